@@ -3,13 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
+use rollout_engine::RunError;
+use rollout_engine::catalog::CatalogError;
 use rollout_protocol::farm::InvalidFarmSettings;
 use rollout_worker::host::WorkerDirError;
 use rollout_worker::shown_path::shown;
 use rollout_worker::store::StoreError;
 
-use crate::engine::RunError;
-use crate::engine::catalog::CatalogError;
 use crate::events::ReportError;
 use crate::plan::BuildError;
 use crate::results::files::RegistrationError;

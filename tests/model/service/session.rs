@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollout_coordinator::engine::core::RemoteTimeouts;
-use rollout_coordinator::engine::journal::RunLayout;
-use rollout_coordinator::engine::reconcile::{self, RemoteRun, message_channel};
-use rollout_coordinator::engine::{
+use rollout_engine::core::RemoteTimeouts;
+use rollout_engine::journal::RunLayout;
+use rollout_engine::reconcile::{self, RemoteRun, message_channel};
+use rollout_engine::{
     DurableStateListener, EngineOutcome, LockError, LockOptions, OpenError, RunError,
     RunOpenOptions, open_run,
 };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rollout_engine::LockWaitPolicy;
 use rollout_protocol::Timestamp;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::shared_limit::SharedPlace;
@@ -15,7 +16,6 @@ use crate::daemon::driver::prepare;
 #[cfg(feature = "nats")]
 use crate::daemon::driver::remote;
 use crate::daemon::failure::{RunFailure, RunFault};
-use crate::engine::LockWaitPolicy;
 use crate::launch::LaunchError;
 use crate::launch::farm::{FarmRequest, FarmSession};
 use crate::plan::PreparedJob;

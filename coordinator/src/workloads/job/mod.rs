@@ -8,15 +8,15 @@ mod tests;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
+use rollout_engine::core::{AnnouncedChunk, NewItem};
+use rollout_engine::journal::RunLayout;
+use rollout_engine::{ItemLookup, Planner, RunError, SelectionStep, WorkerRequirements};
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::item_name::ItemName;
 use rollout_protocol::wire::command::{ReopenSelection, TrialSelection};
 use rollout_protocol::wire::offer::{Offer, OfferedWork, RunRateLimits};
 use tokio::sync::Notify;
 
-use crate::engine::core::{AnnouncedChunk, NewItem};
-use crate::engine::journal::RunLayout;
-use crate::engine::{ItemLookup, Planner, RunError, SelectionStep, WorkerRequirements};
 use crate::plan::{JobPlan, PlanPlace};
 use crate::results::view;
 

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use rollout_engine::concurrency::ConcurrencyLimits;
+
 use crate::config::SearchLimits;
-use crate::engine::concurrency::ConcurrencyLimits;
 
 impl From<&SearchLimits> for ConcurrencyLimits {
     fn from(limits: &SearchLimits) -> Self {

@@ -8,6 +8,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_engine::core::RemoteTimeouts;
+use rollout_engine::journal::RunLayout;
+use rollout_engine::reconcile::{self, RemoteRun, message_channel};
+use rollout_engine::{
+    DurableStateListener, EngineOutcome, LockError, LockOptions, OpenError, Planner, RunError,
+    RunOpenOptions, open_run,
+};
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::retry::RetryPolicy;
@@ -33,13 +40,6 @@ use rollout_worker::work::eval::Repositories;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
-use crate::engine::core::RemoteTimeouts;
-use crate::engine::journal::RunLayout;
-use crate::engine::reconcile::{self, RemoteRun, message_channel};
-use crate::engine::{
-    DurableStateListener, EngineOutcome, LockError, LockOptions, OpenError, Planner, RunError,
-    RunOpenOptions, open_run,
-};
 use crate::plan::{JobPlan, noop};
 use crate::workloads::job::JobPlanner;
 

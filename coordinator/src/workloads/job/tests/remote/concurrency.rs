@@ -4,6 +4,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
+use rollout_engine::concurrency::{ConcurrencyLimiter, ConcurrencyLimits};
+use rollout_engine::core::NewItem;
+use rollout_engine::{SelectionStep, WorkerRequirements};
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
@@ -26,9 +29,6 @@ use rollout_worker::work::eval::EvalContext;
 use rollout_worker::work::trial::TrialContext;
 
 use super::*;
-use crate::engine::concurrency::{ConcurrencyLimiter, ConcurrencyLimits};
-use crate::engine::core::NewItem;
-use crate::engine::{SelectionStep, WorkerRequirements};
 
 const STAGES: [EvalStage; 4] =
     [EvalStage::Implement, EvalStage::Tests, EvalStage::Review, EvalStage::Sweep];
