@@ -97,6 +97,19 @@ fn lints_are_not_silenced() {
     assert_none(&files::rust().flat_map(silenced).collect::<Vec<_>>());
 }
 
+/// Paths of rules that no source file has.
+fn unmatched(paths: &[&str]) -> Vec<Violation> {
+    let has_file = |path: &str| files::rust().any(|source| source.path.starts_with(path));
+    let unmatched = paths.iter().filter(|path| !has_file(path));
+    unmatched.map(|path| Violation::new(path, 0, "a rule names it, and no file has it")).collect()
+}
+
+#[test]
+fn paths_of_purity_rules_have_files() {
+    assert_none(&unmatched(&[PURE, PRINTING, HOST_READERS].concat()));
+    assert_eq!(unmatched(&["coordinator/src/none/"]).len(), 1);
+}
+
 #[test]
 fn purity_violations_are_found() {
     let at = |path, text| SourceFile::new(path, text);
