@@ -119,12 +119,12 @@ impl OpenRun {
 ///
 /// # Errors
 /// [`RunError`]; only the lock's own files were written then.
-pub async fn open_run<P: Planner + 'static>(
+pub async fn open_run(
     options: RunOpenOptions,
-    planner: P,
+    planner: Box<dyn Planner>,
     events: mpsc::Sender<Vec<RunEvent>>,
     stops: &mut mpsc::Receiver<StopLevel>,
-) -> Result<(OpenRun, RunLock, P), RunError> {
+) -> Result<(OpenRun, RunLock, Box<dyn Planner>), RunError> {
     let root = options.layout.root().to_owned();
     let of = root.clone();
     let made = supervise::blocking(move || durable::create_directory(&of)).await;
@@ -138,12 +138,12 @@ pub async fn open_run<P: Planner + 'static>(
         return Err(OpenError::Journal { source }.into());
     }
     let opened = supervise::blocking(move || {
-        open_locked(options, grant, &planner, &events).map(|run| (run, planner))
+        open_locked(options, grant, &*planner, &events).map(|run| (run, planner))
     })
     .await;
     match opened {
         Ok((run, planner)) => {
-            lock.publish_durable_state(run.durable_state(&planner));
+            lock.publish_durable_state(run.durable_state(&*planner));
             Ok((run, lock, planner))
         }
         Err(error) => {

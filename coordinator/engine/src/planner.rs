@@ -1,6 +1,7 @@
 //! The engine's interface to a planner: of a job, or of a tree search.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 use rollout_protocol::Timestamp;
@@ -46,7 +47,7 @@ pub struct PlannerDecisions {
 }
 
 /// Supplies the items of a run and their offers.
-pub trait Planner: Send {
+pub trait Planner: fmt::Debug + Send + Sync {
     /// Number of items of the plan.
     fn total(&self) -> u64;
 

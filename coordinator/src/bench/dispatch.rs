@@ -112,12 +112,12 @@ fn run(
     store: Arc<dyn BlobStore>,
     layout: RunLayout,
     events: mpsc::Sender<Vec<rollout_protocol::event::RunEvent>>,
-) -> EmbeddedRun<JobPlanner> {
+) -> EmbeddedRun {
     let (_stops, stops) = mpsc::channel(1);
     let blobs = Arc::clone(&store);
     EmbeddedRun {
         options: noop::run_open_options(layout, plan, what.window),
-        planner: JobPlanner::new(Arc::clone(plan), false),
+        planner: Box::new(JobPlanner::new(Arc::clone(plan), false)),
         store,
         queue: Arc::default(),
         slots: what.window,

@@ -52,11 +52,11 @@ const MESSAGE_CHANNEL_CAPACITY: usize = 64;
 const READ_WAIT: Duration = Duration::from_secs(3600);
 
 /// A run in one process.
-pub struct EmbeddedRun<P> {
+pub struct EmbeddedRun {
     /// The run directory and the options of the core.
     pub options: RunOpenOptions,
     /// The planner of pending items.
-    pub planner: P,
+    pub planner: Box<dyn Planner>,
     /// The blob store.
     pub store: Arc<dyn BlobStore>,
     /// The queue. No other run uses it.
@@ -106,9 +106,7 @@ pub struct WorkerEquipment {
 ///
 /// # Errors
 /// [`RunError`] when it cannot start or continue. Settled items stay settled.
-pub async fn run<P: Planner + 'static>(
-    embedded: EmbeddedRun<P>,
-) -> Result<FinishedSession, RunError> {
+pub async fn run(embedded: EmbeddedRun) -> Result<FinishedSession, RunError> {
     let EmbeddedRun { options, planner, store, queue, slots, events, mut stops, .. } = embedded;
     let EmbeddedRun { on_open, takes_commands, equip, tracer, .. } = embedded;
     let (run, lock, planner) =

@@ -61,7 +61,7 @@ impl LocalJob {
         let told = events.clone();
         let ran = embedded::run(EmbeddedRun {
             options,
-            planner,
+            planner: Box::new(planner),
             store,
             queue,
             slots: parameters.n_concurrent_trials,

@@ -40,7 +40,7 @@ pub(crate) async fn start_session(fleet: &Fleet) -> (Session, RunId) {
     };
     let (run, lock, planner) = loop {
         let planner = SamplePlanner::new(fleet.sample, fleet.items, Arc::clone(&fleet.log));
-        match open_run(opening.clone(), planner, events.clone(), &mut stops).await {
+        match open_run(opening.clone(), Box::new(planner), events.clone(), &mut stops).await {
             Ok(opened) => break opened,
             // Parts of an aborted session end in their own time.
             Err(RunError::Open(OpenError::Lock(LockError::Held { .. }))) => {

@@ -7,8 +7,8 @@ use rollout_protocol::event::{EventKind, WaitingItems};
 use rollout_worker::backoff::OutageLog;
 
 use super::{Engine, WorkerLocation};
+use crate::RunError;
 use crate::core::NewItem;
-use crate::{Planner, RunError};
 
 /// Lanes in one event: those with the most items.
 const MAX_WAITING_LANES: usize = 64;
@@ -57,7 +57,7 @@ impl Backlog {
     }
 }
 
-impl<P: Planner> Engine<P> {
+impl Engine {
     /// Begins the count, when the items that earlier sessions touched are known.
     pub(super) fn start_backlog(&mut self, touched: &[NewItem], workers: &WorkerLocation) {
         if let WorkerLocation::Local { .. } = workers {

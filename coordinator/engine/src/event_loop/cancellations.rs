@@ -14,8 +14,8 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::Engine;
+use crate::SelectionStep;
 use crate::core::{CoreInput, NewItem};
-use crate::{Planner, SelectionStep};
 
 /// Items of one portion.
 const PORTION: usize = 256;
@@ -177,7 +177,7 @@ impl Cancellations {
     }
 }
 
-impl<P: Planner> Engine<P> {
+impl Engine {
     /// A user cancels items. The first portion is cancelled at once. A cancellation of the same items
     /// that is being handled has its receipt for both.
     pub(super) fn on_cancel(

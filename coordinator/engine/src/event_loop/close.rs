@@ -11,12 +11,12 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::{Engine, EngineOutcome, MANIFEST_INTERVAL};
+use crate::RunError;
 use crate::core::{JournalRecord, SessionEnd};
 use crate::journal::{JournalError, MirrorError};
 use crate::manifest::{JournalExtent, RunManifest, RunState};
 use crate::open::OpenRun;
 use crate::records::RecordsFileSet;
-use crate::{Planner, RunError};
 
 /// How long the end of a session waits for the queue to take the remaining messages, and a stopped
 /// one for its catalog.
@@ -29,7 +29,7 @@ const JOURNAL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Manifests that could not be replaced. A disk that takes no writes may have those of many runs.
 static UNWRITTEN: WarningLimiter = WarningLimiter::new();
 
-impl<P: Planner> Engine<P> {
+impl Engine {
     /// Replaces the manifest if it is due; whether it was.
     pub(super) fn refresh_manifest(&mut self) -> bool {
         if Instant::now() < self.manifest_due {

@@ -1,8 +1,8 @@
 //! Compaction of the journal of a workload that runs without an end.
 
 use super::Engine;
+use crate::RunError;
 use crate::journal::{self, JournalCompaction};
-use crate::{Planner, RunError};
 
 /// How much the journal has grown since its last compaction.
 #[derive(Debug, Default)]
@@ -14,7 +14,7 @@ pub(super) struct JournalGrowth {
     compacted: Option<(u32, Option<u64>)>,
 }
 
-impl<P: Planner> Engine<P> {
+impl Engine {
     /// Measures the segments of former sessions. A size that cannot be read only delays a
     /// compaction.
     pub(super) fn measure_journal(&mut self) {

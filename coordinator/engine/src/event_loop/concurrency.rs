@@ -6,10 +6,10 @@ use rollout_protocol::wire::stage::{StageProgress, StageStep};
 use tokio::sync::oneshot;
 
 use super::{Engine, WorkerLocation};
+use crate::RunError;
 use crate::concurrency::HolderStatus;
-use crate::{Planner, RunError};
 
-impl<P: Planner> Engine<P> {
+impl Engine {
     /// An execution reports its stage of the eval.
     pub(super) fn on_stage(
         &self,

@@ -4,9 +4,9 @@ use tokio::time::Instant;
 
 use super::Engine;
 use crate::core::{CoreInput, JournalRecord};
-use crate::{Planner, PlannerDecisions, RunError};
+use crate::{PlannerDecisions, RunError};
 
-impl<P: Planner> Engine<P> {
+impl Engine {
     /// Takes the decisions of the workload: its records go to the journal before those that follow
     /// from them.
     pub(super) fn take_decisions(&mut self) {

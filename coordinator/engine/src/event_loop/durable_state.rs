@@ -62,14 +62,14 @@ impl DurableStateListener {
     }
 }
 
-impl<P: Planner> Engine<P> {
+impl Engine {
     pub(super) fn durable_state(&self) -> DurableState {
-        self.run.durable_state(&self.planner)
+        self.run.durable_state(&*self.planner)
     }
 }
 
 impl OpenRun {
-    pub(crate) fn durable_state(&self, planner: &impl Planner) -> DurableState {
+    pub(crate) fn durable_state(&self, planner: &dyn Planner) -> DurableState {
         DurableState {
             prefix: self.writer.durable_prefix(),
             position: self.core.position(),

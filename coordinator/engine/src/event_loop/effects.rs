@@ -10,11 +10,11 @@ use rollout_protocol::wire::offer::Offer;
 
 use super::Engine;
 use super::publisher::PublishBatch;
+use crate::RunError;
 use crate::core::{CoreEffect, ItemRetry, ItemSettlement};
 use crate::open::settlement;
-use crate::{Planner, RunError};
 
-impl<P: Planner> Engine<P> {
+impl Engine {
     pub(super) async fn perform(&mut self, effects: Vec<CoreEffect>) -> Result<(), RunError> {
         let mut out = PublishBatch::default();
         let mut events = Vec::new();

@@ -11,7 +11,6 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use super::Engine;
-use crate::Planner;
 
 /// The executions whose end the event stream must still show.
 #[derive(Debug, Default)]
@@ -120,7 +119,7 @@ impl LiveExecutions {
     }
 }
 
-impl<P: Planner> Engine<P> {
+impl Engine {
     /// Takes in hints of a worker in this process. A late hint is dropped: its execution has
     /// ended.
     pub(super) async fn on_hints(&mut self, hints: Vec<LiveExecution>) {

@@ -11,11 +11,11 @@ use rollout_worker::supervise;
 use super::live::LiveExecution;
 use super::run_files::read_part;
 use super::{Engine, EngineMessage};
+use crate::RunError;
 use crate::core::CoreInput;
 use crate::reconcile::PoolCapacity;
-use crate::{Planner, RunError};
 
-impl<P: Planner> Engine<P> {
+impl Engine {
     pub(super) async fn on_message(&mut self, message: EngineMessage) -> Result<(), RunError> {
         match message {
             EngineMessage::Claims(claims, heartbeats) => {

@@ -75,9 +75,9 @@ pub struct EngineOutcome {
 
 /// One session of a run.
 #[derive(Debug)]
-pub struct Engine<P> {
+pub struct Engine {
     run: OpenRun,
-    planner: P,
+    planner: Box<dyn Planner>,
     publisher: QueuePublisher,
     listener: DurableStateListener,
     events: mpsc::Sender<Vec<RunEvent>>,
@@ -150,11 +150,11 @@ impl CoreOutput for JournalRecorder<'_> {
     }
 }
 
-impl<P: Planner> Engine<P> {
+impl Engine {
     /// An engine for a run that was opened.
     pub fn new(
         run: OpenRun,
-        planner: P,
+        planner: Box<dyn Planner>,
         publisher: QueuePublisher,
         listener: DurableStateListener,
         events: mpsc::Sender<Vec<RunEvent>>,

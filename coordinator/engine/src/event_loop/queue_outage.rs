@@ -9,8 +9,8 @@ use rollout_worker::backoff::OutageLog;
 use serde::{Deserialize, Serialize};
 
 use super::Engine;
+use crate::RunError;
 use crate::atomic_file;
-use crate::{Planner, RunError};
 
 /// An outage of the queue: the run goes on when it is over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +47,7 @@ impl Default for OutageFile {
     }
 }
 
-impl<P: Planner> Engine<P> {
+impl Engine {
     /// Shows in the run directory whether the queue is out of reach.
     pub(super) fn show_queue_outage(
         &mut self,

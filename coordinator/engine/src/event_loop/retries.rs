@@ -11,11 +11,11 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::Engine;
+use crate::RunError;
 use crate::core::{CoreInput, ItemToReopen};
 use crate::manifest::RunState;
 use crate::records::RecordsFileSet;
 use crate::reopen::{self, FoundSettlements};
-use crate::{Planner, RunError};
 
 /// Reason for the refusal of a retry of items that cannot run again.
 const NOT_REOPENED: &str = "only trials of jobs can run again";
@@ -143,7 +143,7 @@ fn unsettled(keys: &[String]) -> Option<String> {
     })
 }
 
-impl<P: Planner> Engine<P> {
+impl Engine {
     /// A user retries settled trials.
     pub(super) fn on_retry(
         &mut self,

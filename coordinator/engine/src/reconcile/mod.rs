@@ -54,11 +54,11 @@ const MAX_QUEUED_MESSAGES: usize = 64;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An open run with remote workers.
-pub struct RemoteRun<P> {
+pub struct RemoteRun {
     /// The run.
     pub run: OpenRun,
     /// The planner.
-    pub planner: P,
+    pub planner: Box<dyn Planner>,
     /// The queue.
     pub dispatch: Arc<dyn Dispatch>,
     /// The blob store.
@@ -88,9 +88,7 @@ pub fn message_channel() -> (mpsc::Sender<EngineMessage>, mpsc::Receiver<EngineM
 ///
 /// # Errors
 /// [`RunError`] when it cannot continue. Settled items stay settled.
-pub async fn run<P: Planner + Sync + 'static>(
-    remote: RemoteRun<P>,
-) -> Result<EngineOutcome, RunError> {
+pub async fn run(remote: RemoteRun) -> Result<EngineOutcome, RunError> {
     let RemoteRun { run, planner, dispatch, store, pool, lease, .. } = remote;
     let RemoteRun { listener, events, stops, hand_over, messages, .. } = remote;
     let (id, position) = (run.id(), run.core().position());

@@ -149,7 +149,7 @@ impl PreparedFarm {
         let equip = equip(&job, &layout, host, Arc::clone(&store), variables, slots);
         let ran = embedded::run(EmbeddedRun {
             options,
-            planner,
+            planner: Box::new(planner),
             store,
             queue,
             slots: job.n_concurrent_trials,

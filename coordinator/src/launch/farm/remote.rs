@@ -40,7 +40,8 @@ impl PreparedFarm {
         let is_limited = gateway.as_ref().is_some_and(GatewaySpec::is_limited);
         let planner = planner.with_model_leases(is_limited);
         let (run, lock, planner) =
-            rollout_engine::open_run(options, planner, events.clone(), &mut stops).await?;
+            rollout_engine::open_run(options, Box::new(planner), events.clone(), &mut stops)
+                .await?;
         let registration = match start.open(run.id()).await {
             Ok(registration) => registration,
             Err(error) => {

@@ -63,7 +63,8 @@ impl RemoteJob {
             .planner(&plan, previous_plan.as_ref(), Arc::clone(&control))
             .with_model_leases(is_limited);
         let JobSession { store, events, mut stops, .. } = session;
-        let opened = rollout_engine::open_run(options, planner, events.clone(), &mut stops).await;
+        let opened =
+            rollout_engine::open_run(options, Box::new(planner), events.clone(), &mut stops).await;
         let (run, lock, planner) =
             opened.map_err(|error| explain(error, previous_plan.as_deref(), &plan))?;
         PlanNotice::new(previous_plan.as_deref(), &plan).tell(&events).await;

@@ -71,11 +71,12 @@ impl LocalSearch {
         let equip = equip(&tree, directory.layout(), host, Arc::clone(&store), variables, slots);
         let (send_run, owned_run) = oneshot::channel();
         let limiter = ConcurrencyLimiter::new(ConcurrencyLimits::from(&tree.limits));
+        let planner = EvalPlanner::new(Arc::clone(&requests), plan.needs(), directory.clone())
+            .with_limiter(limiter)
+            .with_max_park(tree.max_park_sec);
         let engine = embedded::run(EmbeddedRun {
             options: run_open_options(&tree, lock_options, RemoteTimeouts::default()),
-            planner: EvalPlanner::new(Arc::clone(&requests), plan.needs(), directory.clone())
-                .with_limiter(limiter)
-                .with_max_park(tree.max_park_sec),
+            planner: Box::new(planner),
             store: Arc::clone(&store),
             queue: Arc::default(),
             slots: tree.search.max_parallel_evals,

@@ -138,9 +138,13 @@ impl SearchEngineSession {
         on_open: impl FnOnce(&rollout_engine::OpenRun),
     ) -> Result<RunLock, RunError> {
         let (events, lease) = (self.events, self.options.timeouts.lease);
-        let (run, lock, planner) =
-            rollout_engine::open_run(self.options, self.planner, events.clone(), &mut self.stops)
-                .await?;
+        let (run, lock, planner) = rollout_engine::open_run(
+            self.options,
+            Box::new(self.planner),
+            events.clone(),
+            &mut self.stops,
+        )
+        .await?;
         on_open(&run);
         let messages = reconcile::message_channel();
         let id = run.id();

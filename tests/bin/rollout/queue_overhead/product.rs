@@ -121,7 +121,7 @@ async fn run_session(
         LockOptions { kv: Some(KvLockOptions { kv_store, info }), ..LockOptions::default() };
     let opening = RunOpenOptions { lock: lock_options, ..options };
     let (run, lock, planner) =
-        rollout_engine::open_run(opening, planner, events.clone(), &mut stops)
+        rollout_engine::open_run(opening, Box::new(planner), events.clone(), &mut stops)
             .await
             .map_err(DispatchBenchError::from)?;
     let id = run.id();

@@ -123,7 +123,7 @@ impl FarmFixture {
         let (events, logging) = log_warnings();
         let run = EmbeddedRun {
             options,
-            planner,
+            planner: Box::new(planner),
             store: Arc::clone(&self.store),
             queue: Arc::default(),
             slots: SLOTS,

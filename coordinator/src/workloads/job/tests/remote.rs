@@ -131,7 +131,7 @@ impl RemoteFixture {
     }
 
     /// A session with a planner that is made from the job's.
-    async fn start_session_with<P: Planner + Sync + 'static>(
+    async fn start_session_with<P: Planner + 'static>(
         &self,
         planner: impl Fn(JobPlanner) -> P,
     ) -> RunningSession {
@@ -139,7 +139,7 @@ impl RemoteFixture {
     }
 
     /// A session and what stops it.
-    async fn open_session<P: Planner + Sync + 'static>(
+    async fn open_session<P: Planner + 'static>(
         &self,
         planner: impl Fn(JobPlanner) -> P,
         hand_over: bool,
@@ -161,7 +161,7 @@ impl RemoteFixture {
         let (run, lock, planner) = loop {
             let planner = planner(JobPlanner::new(Arc::clone(&self.plan), false));
             // An aborted session releases the lock in its own time.
-            match open_run(opening.clone(), planner, events.clone(), &mut stops).await {
+            match open_run(opening.clone(), Box::new(planner), events.clone(), &mut stops).await {
                 Ok(opened) => break opened,
                 Err(RunError::Open(OpenError::Lock(LockError::Held { .. })))
                     if began.elapsed() < LONG => {}
