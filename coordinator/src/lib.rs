@@ -7,7 +7,6 @@ pub mod cli;
 pub mod config;
 #[cfg(feature = "serve")]
 pub mod daemon;
-pub mod engine;
 pub mod events;
 pub mod executor;
 mod https;

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use rollout_coordinator::config::JobOptions;
-use rollout_coordinator::engine::LockWaitPolicy;
 use rollout_coordinator::launch::farm::FarmRequest;
 use rollout_coordinator::launch::host::{HostPaths, OperatorOptions, SANDBOX_COMMAND};
 use rollout_coordinator::launch::nats::RemoteOptions;
 use rollout_coordinator::plan::{self, PreparedJob};
+use rollout_engine::LockWaitPolicy;
 use rollout_protocol::farm::FarmSettings;
 use rollout_worker::queue::nats::NatsOptions;
 use rollout_worker::store::StoreUrl;

@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use rollout_coordinator::engine::core::{
+use rollout_engine::core::{
     Core, CoreEffect, CoreSettings, ItemSettlement, JournalRecord, RemoteTimeouts, SessionEnd,
     SessionStart,
 };
-use rollout_coordinator::engine::journal::{self, RunLayout};
+use rollout_engine::journal::{self, RunLayout};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::Settlement;

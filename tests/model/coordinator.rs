@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use rollout_coordinator::engine::core::{
+use rollout_engine::core::{
     Core, CoreEffect, CoreInput, CoreOutput, CoreSettings, InputTime, ItemSettlement,
     JournalRecord, NewItem, RemoteTimeouts, SessionStart,
 };

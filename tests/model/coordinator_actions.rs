@@ -1,6 +1,6 @@
 //! Actions of a coordinator around its core.
 
-use rollout_coordinator::engine::core::{CoreEffect, CoreInput, JournalRecord};
+use rollout_engine::core::{CoreEffect, CoreInput, JournalRecord};
 use rollout_protocol::id::ItemId;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
@@ -457,7 +457,7 @@ impl Simulation {
     /// Ends a run session cleanly: withdraws its offers as far as the server can be reached.
     pub(crate) fn close_run_session(&mut self, c: usize) {
         let owed = u64::from(!self.coordinators[c].core.is_complete());
-        let closed = rollout_coordinator::engine::core::SessionEnd { cancelled: owed > 0, owed };
+        let closed = rollout_engine::core::SessionEnd { cancelled: owed > 0, owed };
         let coordinator = &self.coordinators[c];
         let segment = self.directories[coordinator.directory].segment(coordinator.epoch);
         segment.records.push(JournalRecord::Closed(closed));

@@ -269,7 +269,7 @@ impl Simulation {
             while self.report_loss(w) {}
         }
         while self.read_report(c) {}
-        self.handle(c, rollout_coordinator::engine::core::CoreInput::PreviousExecutorsDead);
+        self.handle(c, rollout_engine::core::CoreInput::PreviousExecutorsDead);
         true
     }
 

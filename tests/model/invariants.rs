@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rollout_coordinator::engine::core::ItemSettlement;
+use rollout_engine::core::ItemSettlement;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::ErrorCode;
 use rollout_protocol::id::{ExecId, ItemId, TryId};

@@ -1,7 +1,7 @@
 //! Run directories: segments of records. A crash keeps the synced part and any number of bytes of
 //! the rest.
 
-use rollout_coordinator::engine::core::{JournalRecord, PredecessorSegment};
+use rollout_engine::core::{JournalRecord, PredecessorSegment};
 use rollout_protocol::digest::Digest;
 use serde_json::Deserializer;
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rollout_coordinator::engine::core::{ItemSettlement, JournalRecord, OfferedTry};
+use rollout_engine::core::{ItemSettlement, JournalRecord, OfferedTry};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, TryId};
 use rollout_protocol::record::{ItemOutcome, Verdict};

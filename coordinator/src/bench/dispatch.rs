@@ -4,6 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rollout_engine::atomic_file;
+use rollout_engine::journal::RunLayout;
 use rollout_protocol::id::RunId;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
@@ -12,8 +14,6 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::{DispatchBenchError, floor, noop, usage};
-use crate::engine::atomic_file;
-use crate::engine::journal::RunLayout;
 use crate::events::{MaterializeMode, ReportError, Reporter};
 use crate::launch::embedded::{self, EmbeddedRun, WorkerEquipment};
 use crate::plan::{JobPlan, PlanDocument};
@@ -112,12 +112,12 @@ fn run(
     store: Arc<dyn BlobStore>,
     layout: RunLayout,
     events: mpsc::Sender<Vec<rollout_protocol::event::RunEvent>>,
-) -> EmbeddedRun<JobPlanner> {
+) -> EmbeddedRun {
     let (_stops, stops) = mpsc::channel(1);
     let blobs = Arc::clone(&store);
     EmbeddedRun {
         options: noop::run_open_options(layout, plan, what.window),
-        planner: JobPlanner::new(Arc::clone(plan), false),
+        planner: Box::new(JobPlanner::new(Arc::clone(plan), false)),
         store,
         queue: Arc::default(),
         slots: what.window,

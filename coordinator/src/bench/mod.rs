@@ -7,9 +7,9 @@ mod usage;
 pub mod dispatch;
 pub mod noop;
 
-use crate::engine::RunError;
 use crate::events::ReportError;
 use crate::plan::JobPlanError;
+use rollout_engine::RunError;
 use rollout_worker::store::StoreError;
 
 /// Error of a measurement.

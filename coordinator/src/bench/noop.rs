@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use rollout_engine::core::RemoteTimeouts;
+use rollout_engine::journal::RunLayout;
+use rollout_engine::{LockOptions, RunError, RunOpenOptions};
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::record::TrialRecord;
 use rollout_protocol::retry::RetryPolicy;
@@ -18,9 +21,6 @@ use rollout_worker::store::BlobStore;
 use rollout_worker::work::trial::{self, TrialContext};
 
 use super::DispatchBenchError;
-use crate::engine::core::RemoteTimeouts;
-use crate::engine::journal::RunLayout;
-use crate::engine::{LockOptions, RunError, RunOpenOptions};
 use crate::events::{JobFacts, MaterializeMode, never_stopped};
 use crate::plan::{self, JobPlan};
 use crate::results::metrics::AgentTotal;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, CommandFactory as _, Parser, Subcommand};
+use rollout_engine::{LockWaitPolicy, OutcomeFilter, ReopenSelection, TrialFilter};
 use rollout_protocol::limits::LOCK_STALE;
 #[cfg(feature = "nats")]
 use rollout_protocol::spec::environment::ProviderKind;
@@ -23,7 +24,6 @@ use super::value_parsers;
 #[cfg(feature = "nats")]
 use super::worker_value_parsers;
 use crate::config::{LogLevel, env_vars};
-use crate::engine::{LockWaitPolicy, OutcomeFilter, ReopenSelection, TrialFilter};
 use crate::events::MaterializeMode;
 use crate::launch::parameters::RunSink;
 

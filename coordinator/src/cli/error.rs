@@ -3,6 +3,9 @@
 use std::error::Error;
 use std::path::Path;
 
+use rollout_engine::catalog::CatalogError;
+use rollout_engine::journal::{JournalError, MirrorError};
+use rollout_engine::{LockError, LockLostError, OpenError, ReopenSelection, RunError};
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::item_name::ItemName;
 use rollout_worker::backoff::error_chain;
@@ -15,9 +18,6 @@ use rollout_worker::store::StoreError;
 use super::hint_command::{self, CommandHint, HintedRun, RunAction};
 use super::output::quoted;
 use crate::config::{ConfigErrors, ErrorKind};
-use crate::engine::catalog::CatalogError;
-use crate::engine::journal::{JournalError, MirrorError};
-use crate::engine::{LockError, LockLostError, OpenError, ReopenSelection, RunError};
 use crate::events::ReportError;
 use crate::launch::LaunchError;
 use crate::plan::BuildError;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use rollout_engine::RunError;
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::store::StoreError;
 use rollout_worker::supervise;
@@ -13,7 +14,6 @@ use super::output::Printer;
 use super::remote_api::{self, RunUrl};
 use super::run_place::RunPlace;
 use super::{search_dir, store_url};
-use crate::engine::RunError;
 use crate::launch::export;
 use crate::plan::JobPlanError;
 use crate::results::escape;

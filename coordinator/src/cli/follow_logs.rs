@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rollout_engine::journal::RunLayout;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::id::ExecId;
 use tokio::time::Instant;
@@ -11,7 +12,6 @@ use super::logs::{self, LogsArgs};
 use super::output::Printer;
 use super::run_place::RunPlace;
 use super::store_url;
-use crate::engine::journal::RunLayout;
 use crate::launch::live_output::{
     LiveOutput, LiveOutputError, LiveOutputSource, LivePiece, RunningTrial, ShownOutput, is_output,
 };

@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use rollout_engine::{OutcomeFilter, ReopenSelection, TrialFilter};
+
 use super::invocation::{self, Invocation};
 use super::output::quoted;
 use super::run_place::CatalogAddress;
 use crate::config::env_vars;
-use crate::engine::{OutcomeFilter, ReopenSelection, TrialFilter};
 use crate::results::files::layout;
 
 /// Stands for a value that is not stored.

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use rollout_engine::QueueOutage;
+#[cfg(feature = "nats")]
+use rollout_engine::RunState;
 use rollout_protocol::Timestamp;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::id::RunId;
@@ -20,9 +23,6 @@ use super::nats::{ServedRun, ServerAddress};
 use super::output::Printer;
 use super::remote_api::ServerUrl;
 use super::run_place::{self, CatalogAddress};
-use crate::engine::QueueOutage;
-#[cfg(feature = "nats")]
-use crate::engine::RunState;
 use crate::events::sinks::terminal::format::percent;
 use crate::events::sinks::terminal::table;
 use crate::results::escape;

@@ -64,7 +64,7 @@ pub(super) fn flush() {
 fn install(level: LogLevel, args: LogArgs, target: LogTarget, style: Style) {
     let filter = std::env::var(env_vars::LOG.name)
         .ok()
-        .and_then(|text| EnvFilter::try_new(text).ok())
+        .and_then(|text| EnvFilter::try_new(with_engine(&text)).ok())
         .unwrap_or_else(|| EnvFilter::new(directives(level)));
     let with_ids = match args.log_format {
         LogFormat::Text => "off",
@@ -99,7 +99,7 @@ fn directives(level: LogLevel) -> String {
     let s3 = if level == LogLevel::Trace { "debug" } else { "error" };
     let ours = level.as_str();
     format!(
-        "{others},async_nats={client},kube_client={client},aws={s3},rollout={ours},rollout_coordinator={ours},rollout_worker={ours}"
+        "{others},async_nats={client},kube_client={client},aws={s3},rollout={ours},rollout_coordinator={ours},rollout_engine={ours},rollout_worker={ours}"
     )
 }
 
@@ -110,6 +110,21 @@ enum LogTarget {
     /// A thread writes them.
     #[cfg(feature = "nats")]
     Queue(LogQueue),
+}
+
+/// The filter of a user, whose directives for `rollout_coordinator` also hold for `rollout_engine`: its
+/// messages had the former name before. Of equal directives the last one counts.
+fn with_engine(filter: &str) -> String {
+    let renamed = |name: &'static str, ends: &'static [char]| {
+        filter.split(',').filter_map(move |directive| {
+            let rest = directive.strip_prefix(name)?;
+            let is_whole_name = rest.is_empty() || rest.starts_with(ends);
+            is_whole_name.then(|| format!("rollout_engine{rest}"))
+        })
+    };
+    let added = renamed("rollout_coordinator", &['=', '[']);
+    let added = added.chain(renamed("rollout_coordinator::engine", &['=', '[', ':']));
+    added.chain([filter.to_owned()]).collect::<Vec<_>>().join(",")
 }
 
 /// One message.
@@ -171,21 +186,62 @@ mod tests {
         }
     }
 
-    #[test]
-    fn outage_is_logged_by_rollout_and_not_by_its_clients() {
+    /// The text that `log` logs with a filter.
+    fn logged(filter: &str, log: impl FnOnce()) -> String {
         let logged = LoggedText::default();
         let writer = logged.clone();
         let subscriber = tracing_subscriber::fmt()
-            .with_env_filter(EnvFilter::new(directives(LogLevel::Info)))
+            .with_env_filter(EnvFilter::new(filter))
             .with_writer(move || writer.clone())
             .finish();
-        tracing::subscriber::with_default(subscriber, || {
+        tracing::subscriber::with_default(subscriber, log);
+        let text = logged.0.lock().expect("not poisoned").clone();
+        String::from_utf8(text).expect("a text")
+    }
+
+    #[test]
+    fn outage_is_logged_by_rollout_and_not_by_its_clients() {
+        let text = logged(&directives(LogLevel::Info), || {
             tracing::error!(target: "kube_client::client::builder", "failed with error x");
             tracing::error!(target: "async_nats::connector", "failed to connect");
             tracing::warn!(target: "rollout_worker::dependency", "it does not answer");
         });
-        let text = logged.0.lock().expect("not poisoned").clone();
-        let text = String::from_utf8(text).expect("a text");
         assert!(text.contains("it does not answer") && !text.contains("failed"), "{text}");
+    }
+
+    #[test]
+    fn engine_is_logged_by_default() {
+        let text = logged(&directives(LogLevel::Debug), || {
+            tracing::debug!(target: "rollout_engine::journal", "synced");
+        });
+        assert!(text.contains("synced"), "{text}");
+    }
+
+    #[test]
+    fn engine_is_logged_by_filters_for_the_coordinator() {
+        let is_logged = |filter: &str| {
+            let log = || tracing::debug!(target: "rollout_engine::journal::write", "synced");
+            !logged(&with_engine(filter), log).is_empty()
+        };
+        for filter in [
+            "rollout_coordinator=debug",
+            "warn,rollout_coordinator",
+            "rollout_coordinator::engine=debug,rollout_coordinator=off",
+            "rollout_coordinator::engine::journal=trace",
+            "rollout_coordinator=info,rollout_engine=debug",
+            "debug",
+        ] {
+            assert!(is_logged(filter), "{filter}");
+        }
+        for filter in [
+            "debug,rollout_coordinator=warn",
+            "rollout_coordinator::cli=debug",
+            "rollout_coordinator::engine::lock=debug",
+            "rollout_coordinator=debug,rollout_engine=info",
+            "rollout_worker=debug",
+            "",
+        ] {
+            assert!(!is_logged(filter), "{filter}");
+        }
     }
 }

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
+use rollout_engine::LockError;
+use rollout_engine::journal::{JournalDamage, RunLayout};
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::store::BlobStore;
 
@@ -11,8 +13,6 @@ use super::error::CliError;
 use super::hint_command;
 use super::output::{Printer, quoted};
 use super::store_url;
-use crate::engine::LockError;
-use crate::engine::journal::{JournalDamage, RunLayout};
 use crate::results::escape;
 use crate::workloads::repair::{self, RepairError, RepairReport, RepairRequest};
 use crate::workloads::search::repository::RepositoryError;

@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
+#[cfg(feature = "nats")]
+use rollout_engine::ReopenSelection;
+use rollout_engine::journal::RunLayout;
 use rollout_protocol::exit::ExitCode;
 
 use super::error::CliError;
@@ -12,9 +15,6 @@ use super::nats::ServerAddress;
 use super::output::Printer;
 use super::retry;
 use super::run_place::CatalogAddress;
-#[cfg(feature = "nats")]
-use crate::engine::ReopenSelection;
-use crate::engine::journal::RunLayout;
 
 /// Hint for the directory of a search.
 const SEARCH_HINT: &str = "a search has no pause: `rollout resume DIR` resumes one that ended";
@@ -125,6 +125,7 @@ mod catalog {
     use std::time::Duration;
 
     use clap::{Args, Parser};
+    use rollout_engine::{LockWaitPolicy, ReopenSelection};
     use rollout_protocol::exit::ExitCode;
 
     use crate::cli::error::CliError;
@@ -137,7 +138,6 @@ mod catalog {
     use crate::cli::value_parsers::{self, STORE_CACHE_MB};
     use crate::cli::{logging, run as run_command, traces};
     use crate::config::LogLevel;
-    use crate::engine::{LockWaitPolicy, ReopenSelection};
     use crate::events::MaterializeMode;
     use crate::launch::resume::{self, ResumeRequest};
     use crate::launch::run::StopSource;

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use clap::error::ErrorKind;
 use clap::{Arg, CommandFactory as _, FromArgMatches as _, Id};
+use rollout_engine::ReopenSelection;
+use rollout_engine::journal::RunLayout;
 use rollout_protocol::exit::ExitCode;
 
 use super::args::{Cli, Command, RetryArgs};
@@ -18,8 +20,6 @@ use super::output::Printer;
 use super::run_place::CatalogAddress;
 use super::tree::TreeCommand;
 use super::{resume, run};
-use crate::engine::ReopenSelection;
-use crate::engine::journal::RunLayout;
 
 /// Hint for the directory of a search on the way to a coordinator, which is never asked.
 const SEARCH_HINT: &str = "`rollout retry DIR --infra` retries the evals of a search";

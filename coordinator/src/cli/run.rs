@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use rollout_engine::ReopenSelection;
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::supervise;
 
@@ -14,7 +15,6 @@ use super::output::Printer;
 use super::remote_api::ServerSubmission;
 use super::{dry_run, env_file, executor, logging, remote_api, run_place, store_url, traces};
 use crate::config::{ConfigWarning, Job, JobOptions, LogLevel, job_document};
-use crate::engine::ReopenSelection;
 use crate::events::RunReport;
 use crate::events::sinks::terminal::{Screen, summary};
 use crate::launch::exit;

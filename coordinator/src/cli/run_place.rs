@@ -6,6 +6,8 @@ use std::sync::Arc;
 #[cfg(feature = "nats")]
 use std::time::Duration;
 
+use rollout_engine::catalog::{Catalog, CatalogHeader};
+use rollout_engine::journal::RunLayout;
 use rollout_protocol::id::RunId;
 use rollout_protocol::name;
 #[cfg(feature = "nats")]
@@ -17,8 +19,6 @@ use super::error::CliError;
 #[cfg(feature = "nats")]
 use super::nats::{self, ServedRun, ServerAddress};
 use super::store_url;
-use crate::engine::catalog::{Catalog, CatalogHeader};
-use crate::engine::journal::RunLayout;
 use crate::results::files::store::{StorePlace, StoreReference};
 use crate::results::files::{layout, write_document};
 use crate::results::view::{RunDirectory, RunViewError};

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use rollout_engine::journal::RunLayout;
+
 use super::error::CliError;
 use super::output::quoted;
-use crate::engine::journal::RunLayout;
 
 /// Refuses the directory of a search. `action` is what the command does, an infinitive; `hint` says
 /// what to use instead, with `DIR` for the directory.

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use rand::RngExt as _;
+use rollout_engine::atomic_file;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::exit::ExitCode;
 
 use super::error::CliError;
 use super::serve::CANNOT_START;
-use crate::engine::atomic_file;
 
 /// File with the token of the user.
 const TOKEN: &str = "token";

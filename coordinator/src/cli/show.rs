@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
+use rollout_engine::ReopenSelection;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::ExecutionEnd;
@@ -16,7 +17,6 @@ use super::output::{Printer, quoted};
 use super::remote_api::{self, RunUrl};
 use super::run_place::RunPlace;
 use super::{search_dir, store_url};
-use crate::engine::ReopenSelection;
 use crate::events::sinks::terminal::format::{number, number_or_dash, seconds};
 use crate::events::sinks::terminal::table;
 use crate::results::escape;

@@ -1,6 +1,7 @@
 use std::ffi::OsString;
 
 use clap::{CommandFactory as _, Parser as _};
+use rollout_engine::{LockError, LockLostError, OpenError, RunError};
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::record::{ItemOutcome, Verdict};
@@ -13,7 +14,6 @@ use super::args::{self, Cli, Command, RunArgs};
 use super::error::CliError;
 use super::output;
 use crate::config::{ConfigErrors, ErrorKind, SourceLocation};
-use crate::engine::{LockError, LockLostError, OpenError, RunError};
 use crate::events::sinks::terminal::Style;
 use crate::launch::exit;
 use crate::plan::BuildError;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_engine::journal::RunLayout;
 use rollout_protocol::wire::command::{IN_PROGRESS_PAUSE, RunCommand, TrialSelection};
 use rollout_worker::queue::traits::RunControl as _;
 use tokio::sync::watch;
@@ -10,7 +11,6 @@ use tokio::sync::watch;
 use super::hosted_run::HostedRun;
 use super::progress::SessionStage;
 use super::record::WantedState;
-use crate::engine::journal::RunLayout;
 use crate::launch::control_socket::ControlSocketClient;
 
 /// Pause between two attempts to reach a session, and the first one after a refusal.

@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rollout_engine::atomic_file;
 use rollout_worker::shared_limit::{
     LimitReached, LimitShares, LimitUser, SharedLimit, SharedPlace,
 };
@@ -16,7 +17,6 @@ use serde::{Deserialize, Serialize};
 
 use super::DaemonError;
 use super::record::RecordError;
-use crate::engine::atomic_file;
 
 /// Bytes of a block, of which the system counts those of a file.
 const BLOCK_BYTES: u64 = 512;

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_engine::{LockWaitPolicy, RunError};
 use rollout_protocol::Timestamp;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::wire::control::StopLevel;
@@ -26,7 +27,6 @@ use super::state_dir::StoredId;
 use super::submit::{CheckFault, checked_job, is_set};
 use super::{Daemon, executor, run_size, search};
 use crate::config::{CliSetting, ErrorKind, FetchAccess, HostAccess, JobOptions};
-use crate::engine::{LockWaitPolicy, RunError};
 use crate::events::MaterializeMode;
 use crate::launch::LaunchError;
 use crate::launch::exit;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rollout_engine::journal::RunLayout;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::shared_limit::LimitUser;
@@ -24,7 +25,6 @@ use super::record::{
 use super::record_writes::{self, RecordOwner, RecordWrites};
 use super::run_blobs::RunBlobs;
 use super::state_dir::DaemonDir;
-use crate::engine::journal::RunLayout;
 
 /// State of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize)]

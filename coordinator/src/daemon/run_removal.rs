@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_engine::journal::{JournalError, RunLayout, SegmentIndex};
 use rollout_protocol::id::RunId;
 use rollout_worker::backoff::error_chain;
 #[cfg(feature = "nats")]
@@ -20,7 +21,6 @@ use tokio::time::timeout;
 use super::Daemon;
 use super::record::RecordError;
 use super::state_dir::StoredId;
-use crate::engine::journal::{JournalError, RunLayout, SegmentIndex};
 #[cfg(feature = "nats")]
 use crate::launch::nats::forget_runs;
 use crate::launch::store::find;

@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use rollout_engine::{LockWaitPolicy, RunError};
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::supervise::{self, Task};
@@ -21,7 +22,6 @@ use super::record::WantedState;
 use super::submit::{CheckFault, is_set};
 use super::{Daemon, search_log};
 use crate::config::{Diagnostics, HostAccess, TreeFile, TreeOptions, TreeOverrides, read_tree};
-use crate::engine::{LockWaitPolicy, RunError};
 use crate::launch::LaunchError;
 use crate::launch::search::{self, SearchRequest};
 use crate::workloads::search::driver::{

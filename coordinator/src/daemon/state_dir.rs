@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use rollout_engine::atomic_file;
 use rollout_worker::durable;
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
@@ -30,7 +31,6 @@ use super::event_feed::EventSource;
 use super::hosted_run::HostedRun;
 use super::id::{HostedFarmId, HostedRunId};
 use super::record::{HostedKind, HostedRunRecord, RECORD_FORMAT, RecordError};
-use crate::engine::atomic_file;
 
 /// Directory of the users of datasets.
 pub(super) const DATASET_USERS: &str = "dataset-users";

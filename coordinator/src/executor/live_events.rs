@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
+use rollout_engine::core::AnnouncedChunk;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::digest::{Digest, DigestHasher};
 use rollout_protocol::harness::HookEvent;
@@ -21,7 +22,6 @@ use super::recorded_events::{EventLogs, recorded_events};
 use super::run::references;
 use super::states::{TrialProgress, TrialStates};
 use super::{ExecutorError, TrialEvent, TrialEventStream};
-use crate::engine::core::AnnouncedChunk;
 use crate::plan::JobPlan;
 use crate::results::view::{
     AnnouncedLogs, HookEventRead, HookLog, HookLogContent, HookLogCursor, announced_logs,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rollout_engine::RunError;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::executor::{StartTrial, TrialHandle, TrialStatus};
 use rollout_protocol::harness::ControlRequest;
@@ -23,7 +24,6 @@ use super::live_events::live_events;
 use super::recorded_events::BlobReader;
 use super::states::TrialStates;
 use super::{ExecutorError, TrialEventStream, TrialExecutor};
-use crate::engine::RunError;
 use crate::launch::LaunchError;
 use crate::launch::on_demand::{OnDemandTrials, PreparedRun};
 use crate::launch::run::{self as launch, RunOutcome, RunRequest, StopSource};

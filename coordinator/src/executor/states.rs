@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rollout_engine::core::AnnouncedChunk;
 use rollout_protocol::Timestamp;
 use rollout_protocol::dependency::Dependency;
 use rollout_protocol::event::{EventKind, RunEvent};
@@ -15,7 +16,6 @@ use rollout_protocol::record::Settlement;
 use tokio::sync::Notify;
 
 use super::ExecutorError;
-use crate::engine::core::AnnouncedChunk;
 use crate::events::{EventBatch, EventSink, ReportError, RunResult, SinkReport, SinkStarter};
 use crate::workloads::job::EventChunkListener;
 

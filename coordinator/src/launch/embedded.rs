@@ -9,6 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use rollout_engine::journal::RunLayout;
+use rollout_engine::{
+    DurableStateListener, Engine, EngineInputs, EngineMessage, EngineOutcome, OpenRun, PhaseHints,
+    Planner, QueuePublisher, RunError, RunLock, RunOpenOptions, WorkerLocation,
+};
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::LostReason;
@@ -32,11 +37,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::control_socket::ControlSocket;
 use super::hints::HintingRunner;
-use crate::engine::journal::RunLayout;
-use crate::engine::{
-    self, DurableStateListener, Engine, EngineInputs, EngineMessage, EngineOutcome, OpenRun,
-    PhaseHints, Planner, QueuePublisher, RunError, RunLock, RunOpenOptions, WorkerLocation,
-};
 use crate::launch::host;
 
 /// Reports read at once.
@@ -52,11 +52,11 @@ const MESSAGE_CHANNEL_CAPACITY: usize = 64;
 const READ_WAIT: Duration = Duration::from_secs(3600);
 
 /// A run in one process.
-pub struct EmbeddedRun<P> {
+pub struct EmbeddedRun {
     /// The run directory and the options of the core.
     pub options: RunOpenOptions,
     /// The planner of pending items.
-    pub planner: P,
+    pub planner: Box<dyn Planner>,
     /// The blob store.
     pub store: Arc<dyn BlobStore>,
     /// The queue. No other run uses it.
@@ -106,13 +106,11 @@ pub struct WorkerEquipment {
 ///
 /// # Errors
 /// [`RunError`] when it cannot start or continue. Settled items stay settled.
-pub async fn run<P: Planner + 'static>(
-    embedded: EmbeddedRun<P>,
-) -> Result<FinishedSession, RunError> {
+pub async fn run(embedded: EmbeddedRun) -> Result<FinishedSession, RunError> {
     let EmbeddedRun { options, planner, store, queue, slots, events, mut stops, .. } = embedded;
     let EmbeddedRun { on_open, takes_commands, equip, tracer, .. } = embedded;
     let (run, lock, planner) =
-        engine::open_run(options, planner, events.clone(), &mut stops).await?;
+        rollout_engine::open_run(options, planner, events.clone(), &mut stops).await?;
     on_open(&run).await?;
     let id = run.id();
     let workers = run.layout().workers();

@@ -4,13 +4,13 @@ use std::error::Error;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
+use rollout_engine::catalog::CatalogError;
+use rollout_engine::{OpenError, RunError};
 use rollout_protocol::farm::InvalidFarmSettings;
 use rollout_worker::host::WorkerDirError;
 use rollout_worker::shown_path::shown;
 use rollout_worker::store::StoreError;
 
-use crate::engine::catalog::CatalogError;
-use crate::engine::{OpenError, RunError};
 use crate::events::ReportError;
 use crate::plan::BuildError;
 use crate::results::files::RegistrationError;
@@ -158,7 +158,7 @@ const fn is_of_connection(kind: ErrorKind) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::engine::LockLostError;
+    use rollout_engine::LockLostError;
 
     use super::*;
 

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use rollout_engine::journal::{RunLayout, SegmentIndex};
+use rollout_engine::{RunManifest, RunState};
 use rollout_protocol::event::EventKind;
 
-use crate::engine::journal::{RunLayout, SegmentIndex};
-use crate::engine::{RunManifest, RunState};
 use crate::results::SettledTrials;
 use crate::results::export::{self, ExportError, ExportRequest, ExportSummary, RunHeader};
 use crate::results::view::{NumberedEvent, RunDirectory, RunViewError};

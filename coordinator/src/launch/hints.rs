@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
+use rollout_engine::LiveExecution;
 use rollout_protocol::dependency::Dependency;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{EvalRecord, IdeasRecord, TrialRecord};
@@ -15,8 +16,6 @@ use rollout_worker::work::eval::EvalContext;
 use rollout_worker::work::ideas::IdeasContext;
 use rollout_worker::work::trial::TrialContext;
 use tokio::sync::mpsc;
-
-use crate::engine::LiveExecution;
 
 /// Runs executions and sends their phases to the engine.
 #[derive(Debug)]

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use rollout_engine::core::RemoteTimeouts;
+use rollout_engine::journal::RunLayout;
+use rollout_engine::{OpenError, RunError, RunManifest, RunState};
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::BlobStore;
 
 use super::embedded::{self, EmbeddedRun, FinishedSession, WorkerEquipment};
 use crate::config::Job;
-use crate::engine::core::RemoteTimeouts;
-use crate::engine::journal::RunLayout;
-use crate::engine::{self, OpenError, RunError, RunManifest, RunState};
 use crate::launch::host::{self, HostPaths};
 use crate::launch::session::{JobSession, PlanNotice};
 use crate::launch::slot_pool::{SlotShare, pooled};
@@ -61,7 +61,7 @@ impl LocalJob {
         let told = events.clone();
         let ran = embedded::run(EmbeddedRun {
             options,
-            planner,
+            planner: Box::new(planner),
             store,
             queue,
             slots: parameters.n_concurrent_trials,
@@ -128,7 +128,8 @@ pub(super) fn equip(
     move |worker_dir: &Path| {
         let provider = host::provider(kind, &paths, &layout.sandboxes())?;
         let providers = BTreeMap::from([(kind, Arc::clone(&provider))]);
-        let runner = host::runner(providers, worker_dir, store, variables, engine::host_name())?;
+        let runner =
+            host::runner(providers, worker_dir, store, variables, rollout_engine::host_name())?;
         let runner = pooled(Arc::new(runner), share);
         Ok(WorkerEquipment { runner, providers: vec![provider] })
     }

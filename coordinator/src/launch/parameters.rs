@@ -1,5 +1,7 @@
 //! Parameters of a job's sessions, as `resume.json` keeps them.
 
+use rollout_engine::RunError;
+use rollout_engine::journal::RunLayout;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::budget::RunBudget;
 use rollout_protocol::spec::metric::MetricKind;
@@ -7,8 +9,6 @@ use rollout_protocol::wire::offer::RunRateLimits;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{self, Job};
-use crate::engine::RunError;
-use crate::engine::journal::RunLayout;
 use crate::events::MaterializeMode;
 use crate::results::report::DatasetFacts;
 

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_engine::catalog::Catalog;
+use rollout_engine::journal::{RunLayout, SegmentIndex};
+use rollout_engine::{LockWaitPolicy, OpenError, ReopenSelection, RunError, RunLock};
 use rollout_protocol::id::RunId;
 use rollout_protocol::name;
 use rollout_worker::queue::nats::{NatsName, NatsOptions};
@@ -18,9 +21,6 @@ use super::nats::{ConnectedServer, RemoteOptions};
 use super::parameters::JobParameters;
 use super::run::{JobExecutor, PlannedRun, RunOutcome, SessionRequest, StopSource};
 use super::store::{StoreCache, open_existing_cached};
-use crate::engine::catalog::Catalog;
-use crate::engine::journal::{RunLayout, SegmentIndex};
-use crate::engine::{LockWaitPolicy, OpenError, ReopenSelection, RunError, RunLock};
 use crate::events::{MaterializeMode, SinkStarter};
 use crate::workloads::job::read_previous_plan;
 

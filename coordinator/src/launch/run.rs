@@ -4,6 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
+use rollout_engine::catalog::{CatalogError, MirrorOptions};
+use rollout_engine::journal::RunLayout;
+use rollout_engine::{
+    EngineOutcome, Interruption, LockWaitPolicy, ReopenSelection, RunError, RunManifest,
+};
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::store::{BlobStore, StoreUrl};
 use rollout_worker::supervise::Task;
@@ -24,11 +29,6 @@ use super::slot_pool::SlotShare;
 use super::store::{StoreCache, open_for_run};
 use super::{LaunchError, planning, signals};
 use crate::config::Job;
-use crate::engine::catalog::{CatalogError, MirrorOptions};
-use crate::engine::journal::RunLayout;
-use crate::engine::{
-    EngineOutcome, Interruption, LockWaitPolicy, ReopenSelection, RunError, RunManifest,
-};
 use crate::events::{JobFacts, MaterializeMode, Reporter, RunReport, SinkStarter, StopAtOnce};
 use crate::plan::JobPlan;
 use crate::results::metrics::AgentTotal;

@@ -3,6 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rollout_engine::core::RemoteTimeouts;
+use rollout_engine::journal::{JournalError, RunLayout};
+use rollout_engine::{
+    KvLockOptions, LockOptions, LockWaitPolicy, OpenRun, ReopenSelection, RunError, RunOpenOptions,
+    atomic_file,
+};
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::event::{EventKind, RunEvent};
@@ -17,12 +23,6 @@ use tokio::sync::mpsc;
 use super::on_demand::OnDemandTrials;
 use super::parameters::JobParameters;
 use super::session_catalog::{SessionCatalog, SessionFiles};
-use crate::engine::core::RemoteTimeouts;
-use crate::engine::journal::{JournalError, RunLayout};
-use crate::engine::{
-    KvLockOptions, LockOptions, LockWaitPolicy, OpenRun, ReopenSelection, RunError, RunOpenOptions,
-    atomic_file,
-};
 use crate::plan::{self, JobPlan, PlanDocument};
 use crate::workloads::job::{AcceptedChanges, JobPlanner};
 

@@ -4,14 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rollout_engine::Interruption;
+use rollout_engine::catalog::{Catalog, CatalogError, CatalogMirror, MirrorOptions, OtherFiles};
+use rollout_engine::journal::{JournalMirror, RunLayout};
 use rollout_protocol::id::RunId;
 use rollout_worker::backoff::OutageLog;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 
-use crate::engine::Interruption;
-use crate::engine::catalog::{Catalog, CatalogError, CatalogMirror, MirrorOptions, OtherFiles};
-use crate::engine::journal::{JournalMirror, RunLayout};
 use crate::results::files::layout;
 
 /// How long files of a run wait for the store of its catalog.

@@ -10,6 +10,7 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use rollout_engine::journal::RunLayout;
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::record::Settlement;
@@ -19,7 +20,6 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::files::FileError;
-use crate::engine::journal::RunLayout;
 use crate::plan::{JobPlan, JobPlanError, PlanDocument};
 
 /// The settled trials of a run directory.

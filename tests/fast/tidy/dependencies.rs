@@ -7,12 +7,16 @@ use std::process::Command;
 use crate::{Violation, assert_none, files};
 
 /// The workspace's crates with those that they may use:
-/// `protocol <- worker <- coordinator <- tests`.
+/// `protocol <- worker <- engine <- coordinator <- tests`.
 const DIRECTION: &[(&str, &[&str])] = &[
     ("rollout-protocol", &[]),
     ("rollout-worker", &["rollout-protocol"]),
-    ("rollout-coordinator", &["rollout-protocol", "rollout-worker"]),
-    ("rollout-tests", &["rollout-protocol", "rollout-worker", "rollout-coordinator"]),
+    ("rollout-engine", &["rollout-protocol", "rollout-worker"]),
+    ("rollout-coordinator", &["rollout-protocol", "rollout-worker", "rollout-engine"]),
+    (
+        "rollout-tests",
+        &["rollout-protocol", "rollout-worker", "rollout-engine", "rollout-coordinator"],
+    ),
 ];
 
 /// Dependencies between the workspace's crates that `DIRECTION` forbids, development dependencies
@@ -121,7 +125,7 @@ fn coordinator_without_features_has_no_clients_of_services() {
 
 #[test]
 fn dependency_violations_are_found() {
-    let crates = [("rollout-worker", "rollout-coordinator"), ("rollout-new", "serde")];
+    let crates = [("rollout-engine", "rollout-coordinator"), ("rollout-new", "serde")];
     let crates = crates.map(|(name, on)| (name.to_owned(), vec![on.to_owned()])).into();
     assert_eq!(direction(&crates).len(), 2);
 

@@ -1,4 +1,4 @@
-//! Rules on imports between modules: the layers of the coordinator and the worker.
+//! Rules on imports between modules: the layers of the coordinator, with its engine, and the worker.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::{Violation, assert_none, files};
 type LayerRule = (&'static str, &'static [&'static str]);
 
 /// The coordinator's modules, lowest first. A rule names modules of earlier rules only, so modules
-/// form no cycle.
+/// form no cycle. `engine` is a crate of its own.
 const COORDINATOR: &[LayerRule] = &[
     ("config", &[]),
     ("https", &[]),
@@ -111,16 +111,30 @@ fn module(source: &SourceFile, root: &str) -> Option<String> {
     (path != "lib" && !source.is_test() && !is_testing).then(|| path.replace('/', "::"))
 }
 
+/// Root of the engine's crate.
+const ENGINE: &str = "coordinator/engine/src/";
+
+/// The coordinator's module of a source file: a file of the engine's crate is below `engine`.
+fn coordinator_module(source: &SourceFile) -> Option<String> {
+    if source.path == format!("{ENGINE}lib.rs") {
+        return Some("engine".to_owned());
+    }
+    let of_engine = module(source, ENGINE).map(|module| format!("engine::{module}"));
+    of_engine.or_else(|| module(source, "coordinator/src/"))
+}
+
 /// Whether `path` is `module` or inside it.
 fn is_in(path: &str, module: &str) -> bool {
     path.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }
 
-/// The imports of production code from its own crate, as paths from the crate's root, with lines.
+/// The imports of production code from its own crate and from the engine's, as paths from the crate's
+/// root, with lines. The root of the engine's crate is `engine`.
 fn imports(source: &SourceFile, module: &str) -> Vec<(usize, String)> {
     let code = source.production_code();
     let mut found = Vec::new();
-    for start in ["crate::", "super::"] {
+    let root: &[&str] = if source.path.starts_with(ENGINE) { &["engine"] } else { &[] };
+    for start in ["crate::", "super::", "rollout_engine::"] {
         for (at, _) in code.match_indices(start) {
             let before = &code[..at];
             if before.ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':') {
@@ -129,6 +143,10 @@ fn imports(source: &SourceFile, module: &str) -> Vec<(usize, String)> {
             let mut rest = &code[at..];
             let mut base: Vec<&str> = Vec::new();
             if let Some(after) = rest.strip_prefix("crate::") {
+                base.extend(root);
+                rest = after;
+            } else if let Some(after) = rest.strip_prefix("rollout_engine::") {
+                base.push("engine");
                 rest = after;
             } else {
                 base.extend(module.split("::"));
@@ -181,7 +199,7 @@ fn expand(base: &str, text: &str, paths: &mut Vec<String>) -> usize {
 
 /// The imports of a source of the coordinator that its rules do not allow.
 fn coordinator(source: &SourceFile) -> Vec<Violation> {
-    let Some(module) = module(source, "coordinator/src/") else { return Vec::new() };
+    let Some(module) = coordinator_module(source) else { return Vec::new() };
     let rules = COORDINATOR;
     let rule = rules.iter().filter(|(name, _)| is_in(&module, name)).max_by_key(|r| r.0.len());
     let Some((own, allowed)) = rule else {
@@ -290,21 +308,24 @@ fn layer_rules_form_no_cycle() {
 fn layer_violations_are_found() {
     let at = |path: &str, text: &str| SourceFile::new(path, text);
     let count = |path: &str, text: &str| coordinator(&at(path, text)).len();
-    let core = "coordinator/src/engine/core/claim.rs";
+    let core = "coordinator/engine/src/core/claim.rs";
     let config = "coordinator/src/config/fields.rs";
-    assert_eq!(count(config, "use crate::engine::Planner;"), 1);
-    assert_eq!(count(config, "let x = crate::{engine::core::{A, B as C}, plan};"), 3);
+    assert_eq!(count(config, "use rollout_engine::Planner;"), 1);
+    assert_eq!(count(config, "let x = crate::{results::view::{A, B as C}, plan};"), 3);
+    assert_eq!(count(config, "use rollout_engine::{core::{A, B as C}, Planner};"), 3);
     assert_eq!(count(config, "use super::{problem, tree};\nuse crate::config::Job;"), 0);
     assert_eq!(count(config, "use super::super::plan::{\n    JobPlan,\n};"), 1);
-    assert_eq!(count(config, "// crate::engine\nlet s = \"crate::engine\";"), 0);
+    assert_eq!(count(config, "// crate::plan\nlet s = \"crate::plan\";"), 0);
     assert_eq!(count(config, "fn f() {}\n#[cfg(test)]\nmod tests { use crate::cli; }"), 0);
     assert_eq!(count("coordinator/src/config/tests.rs", "use crate::cli;"), 0);
     assert_eq!(count(core, "use super::super::journal::Layout;\nuse super::row::Row;"), 1);
-    assert_eq!(count("coordinator/src/engine/open.rs", "use super::core::Core;"), 0);
+    assert_eq!(count(core, "use crate::{core::row::Row, journal::Layout};"), 1);
+    assert_eq!(count("coordinator/engine/src/open.rs", "use super::core::Core;"), 0);
+    assert_eq!(count("coordinator/engine/src/lib.rs", "use crate::core::Core;"), 0);
     assert_eq!(
         count(
             "coordinator/src/results/export/source.rs",
-            "use crate::engine::{\n    journal::Layout, Manifest};"
+            "use rollout_engine::{\n    journal::Layout, Manifest};"
         ),
         1
     );

@@ -81,7 +81,7 @@ const RETIRED: &[&str] = &[
     "workshop",
 ];
 
-/// The crate that a source belongs to: its first folder.
+/// The first folder of a source: its crate, or the crates of one side.
 fn crate_of(source: &SourceFile) -> &str {
     source.path.split('/').next().unwrap_or_default()
 }

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_coordinator::config::JobOptions;
-use rollout_coordinator::engine::LockWaitPolicy;
 use rollout_coordinator::events::MaterializeMode;
 use rollout_coordinator::launch::host::{HostPaths, OperatorOptions, SANDBOX_COMMAND};
 use rollout_coordinator::launch::nats::RemoteOptions;
 use rollout_coordinator::launch::run::{RunRequest, StopSource};
 use rollout_coordinator::plan::{self, JobPlan, PreparedJob};
 use rollout_coordinator::sources::datasets::BundleSink;
+use rollout_engine::LockWaitPolicy;
 use rollout_worker::queue::nats::NatsOptions;
 use rollout_worker::store::{BlobStore, StoreUrl};
 use rollout_worker::traces::Tracer;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use rollout_coordinator::engine::core::ItemSettlement;
+use rollout_engine::core::ItemSettlement;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::id::{ExecId, ItemId};

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use rollout_coordinator::engine::core::{ItemSettlement, NewItem};
-use rollout_coordinator::engine::{Planner, SelectionStep, WorkerRequirements};
+use rollout_engine::core::{ItemSettlement, NewItem};
+use rollout_engine::{Planner, SelectionStep, WorkerRequirements};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::item_name::ItemName;

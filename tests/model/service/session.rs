@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollout_coordinator::engine::core::RemoteTimeouts;
-use rollout_coordinator::engine::journal::RunLayout;
-use rollout_coordinator::engine::reconcile::{self, RemoteRun, message_channel};
-use rollout_coordinator::engine::{
+use rollout_engine::core::RemoteTimeouts;
+use rollout_engine::journal::RunLayout;
+use rollout_engine::reconcile::{self, RemoteRun, message_channel};
+use rollout_engine::{
     DurableStateListener, EngineOutcome, LockError, LockOptions, OpenError, RunError,
     RunOpenOptions, open_run,
 };
@@ -40,7 +40,7 @@ pub(crate) async fn start_session(fleet: &Fleet) -> (Session, RunId) {
     };
     let (run, lock, planner) = loop {
         let planner = SamplePlanner::new(fleet.sample, fleet.items, Arc::clone(&fleet.log));
-        match open_run(opening.clone(), planner, events.clone(), &mut stops).await {
+        match open_run(opening.clone(), Box::new(planner), events.clone(), &mut stops).await {
             Ok(opened) => break opened,
             // Parts of an aborted session end in their own time.
             Err(RunError::Open(OpenError::Lock(LockError::Held { .. }))) => {

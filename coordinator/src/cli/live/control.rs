@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use rollout_engine::host_name;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::harness::{ControlAction, HarnessControl};
 use rollout_protocol::id::ItemId;
@@ -21,7 +22,6 @@ use crate::cli::output::Printer;
 use crate::cli::run_place::RunPlace;
 use crate::cli::search_dir;
 use crate::cli::value_parsers::duration;
-use crate::engine::host_name;
 use crate::results::escape;
 use crate::results::view::{TrialState, find_trial};
 

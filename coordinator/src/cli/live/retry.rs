@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rollout_engine::ReopenSelection;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::wire::command::{CommandReceipt, IN_PROGRESS_PAUSE, RunCommand};
 use tokio::time::Instant;
@@ -11,7 +12,6 @@ use super::target::{CommandAnswer, late};
 use crate::cli::error::CliError;
 use crate::cli::hint_command::CommandHint;
 use crate::cli::output::Printer;
-use crate::engine::ReopenSelection;
 
 /// How long a command without an answer is sent again: a coordinator may be busy for seconds.
 const MAX_SILENCE: Duration = Duration::from_secs(60);

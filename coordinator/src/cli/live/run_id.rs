@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use rollout_engine::RunManifest;
+use rollout_engine::catalog::Catalog;
+use rollout_engine::journal::RunLayout;
 use rollout_protocol::id::RunId;
 
 use crate::cli::error::CliError;
 use crate::cli::run_place::CatalogAddress;
-use crate::engine::RunManifest;
-use crate::engine::catalog::Catalog;
-use crate::engine::journal::RunLayout;
 
 /// The id of a run: that of a directory, of a run in a catalog, or the text itself.
 pub(super) async fn run_id(text: &str) -> Result<RunId, CliError> {

@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
+use rollout_engine::journal::RunLayout;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
@@ -17,7 +18,6 @@ use crate::cli::error::CliError;
 #[cfg(feature = "nats")]
 use crate::cli::nats::ServerAddress;
 use crate::cli::search_dir;
-use crate::engine::journal::RunLayout;
 use crate::launch::control_socket::ControlSocketClient;
 
 /// Hint for a run without a coordinator on this host.

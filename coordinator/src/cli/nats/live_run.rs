@@ -4,6 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Parser;
+use rollout_engine::RunEntry;
+use rollout_engine::journal::RunLayout;
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::command::{RunCommand, RunFile, RunFilePart};
 use rollout_worker::queue::nats::Nats;
@@ -11,8 +13,6 @@ use rollout_worker::queue::traits::{KvStore as _, QueueError, RunControl as _};
 
 use super::options::NatsAccessArgs;
 use crate::cli::error::CliError;
-use crate::engine::RunEntry;
-use crate::engine::journal::RunLayout;
 
 /// Schemes of servers.
 const SCHEMES: [&str; 4] = ["nats://", "tls://", "ws://", "wss://"];

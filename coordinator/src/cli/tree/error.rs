@@ -1,10 +1,10 @@
 //! Conversion of the errors of searches.
 
+use rollout_engine::{LockError, LockLostError};
 use rollout_protocol::exit::ExitCode;
 
 use crate::cli::error::{CliError, DIRECTORY_GONE_HINT, from_lock, remedy};
 use crate::cli::hint_command::CommandHint;
-use crate::engine::{LockError, LockLostError};
 use crate::workloads::search::driver::{BackendError, SearchError};
 
 /// Part of hints: the option that starts another search.
@@ -92,11 +92,11 @@ impl From<SearchError> for CliError {
 
 #[cfg(test)]
 mod tests {
+    use rollout_engine::journal::{JournalPrefix, MissingRecords, RecordChain};
     use rollout_protocol::id::RunId;
 
     use super::*;
     use crate::cli::hint_command::HintedRun;
-    use crate::engine::journal::{JournalPrefix, MissingRecords, RecordChain};
 
     #[test]
     fn copied_search_hints_tree_run_id() {

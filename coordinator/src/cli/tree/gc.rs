@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use rollout_engine::{LockOptions, LockWaitPolicy, RunLock};
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::environment::{Owner, descriptor};
 use rollout_worker::host::HostOwners;
@@ -14,7 +15,6 @@ use tokio::sync::mpsc;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::cli::store_url;
-use crate::engine::{LockOptions, LockWaitPolicy, RunLock};
 use crate::launch::LaunchError;
 use crate::launch::host::{HostPaths, answering, provider, reap};
 use crate::results::escape;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rollout_engine::LockWaitPolicy;
 use rollout_protocol::limits::LOCK_STALE;
 
 use super::run::TreeRunArgs;
@@ -10,7 +11,6 @@ use crate::cli::invocation::Invocation;
 use crate::cli::output::Printer;
 use crate::cli::{store_url, traces};
 use crate::config::TreeFile;
-use crate::engine::LockWaitPolicy;
 use crate::events::sinks::terminal::Screen;
 use crate::launch::host::OperatorOptions;
 use crate::launch::search::{self, SearchRequest};

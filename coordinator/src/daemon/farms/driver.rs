@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rollout_engine::LockWaitPolicy;
 use rollout_protocol::Timestamp;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::shared_limit::SharedPlace;
@@ -16,7 +17,6 @@ use crate::daemon::driver::prepare;
 use crate::daemon::driver::remote;
 use crate::daemon::failure::{RunFailure, RunFault, SessionFailure};
 use crate::daemon::id::HostedFarmId;
-use crate::engine::LockWaitPolicy;
 use crate::launch::LaunchError;
 use crate::launch::farm::{FarmRequest, FarmSession};
 use crate::plan::PreparedJob;

@@ -2,13 +2,13 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use proptest::prelude::*;
+use rollout_engine::core::HexDigest;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::id::TryId;
 use rollout_worker::store::MemoryStore;
 use serde_json::json;
 
 use super::*;
-use crate::engine::core::HexDigest;
 
 fn line(seq: u64) -> String {
     let ids = json!({

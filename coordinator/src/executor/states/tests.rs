@@ -1,3 +1,4 @@
+use rollout_engine::core::HexDigest;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorType};
 use rollout_protocol::id::TryId;
@@ -5,7 +6,6 @@ use rollout_protocol::item_name::ItemName;
 use rollout_protocol::phase::Phase;
 
 use super::*;
-use crate::engine::core::HexDigest;
 use crate::results::testing;
 
 fn trial() -> rollout_protocol::spec::trial::TrialName {

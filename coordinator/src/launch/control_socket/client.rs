@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rollout_engine::host_name;
+use rollout_engine::journal::RunLayout;
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
 use rollout_protocol::wire::trial_control::{TrialControlReceipt, TrialControlRequest};
@@ -17,8 +19,6 @@ use super::{
     ANSWER_BYTES, AddressedRequest, ControlSocketFile, DirectoryId, SocketAnswer, SocketRequest,
     read_message, to_line,
 };
-use crate::engine::host_name;
-use crate::engine::journal::RunLayout;
 
 /// How long a command waits for its receipt: longer than the coordinator takes.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);

@@ -9,6 +9,9 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use rollout_engine::atomic_file;
+use rollout_engine::journal::RunLayout;
+use rollout_engine::{OpenRun, host_name};
 use rollout_protocol::id::RunId;
 use rollout_worker::queue::traits::{QueueError, RunControl};
 use rollout_worker::supervise::{self, Task};
@@ -22,9 +25,6 @@ use super::{
     AddressedRequest, ControlSocketFile, DirectoryId, REQUEST_BYTES, SocketAnswer, SocketRequest,
     read_message, socket_path, to_line,
 };
-use crate::engine::atomic_file;
-use crate::engine::journal::RunLayout;
-use crate::engine::{OpenRun, host_name};
 
 /// Connections served at a time: people send commands one by one. Others wait.
 const MAX_CONNECTIONS: usize = 32;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rollout_engine::journal::RunLayout;
 use rollout_protocol::harness::ControlAction;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::wire::command::ReopenSelection;
@@ -17,7 +18,6 @@ use tokio::sync::watch;
 
 use super::socket_path::{BoundSocket, remove_former, socket_name};
 use super::*;
-use crate::engine::journal::RunLayout;
 
 const RUN: RunId = RunId::from_bytes([3; 16]);
 

@@ -3,6 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rollout_engine::core::RemoteTimeouts;
+use rollout_engine::journal::RunLayout;
+use rollout_engine::{
+    EngineOutcome, KvLockOptions, LockOptions, LockWaitPolicy, RunError, RunOpenOptions,
+    atomic_file,
+};
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::farm::FarmSettings;
 use rollout_protocol::id::RunId;
@@ -18,12 +24,6 @@ use tokio::sync::{mpsc, oneshot};
 use super::model_calls::tell_workers;
 use super::request::FarmRequest;
 use crate::config::Job;
-use crate::engine::core::RemoteTimeouts;
-use crate::engine::journal::RunLayout;
-use crate::engine::{
-    EngineOutcome, KvLockOptions, LockOptions, LockWaitPolicy, RunError, RunOpenOptions,
-    atomic_file,
-};
 use crate::launch::embedded::{self, EmbeddedRun, FinishedSession};
 use crate::launch::host::{self, HostPaths, environment};
 use crate::launch::local::{equip, variables};
@@ -149,7 +149,7 @@ impl PreparedFarm {
         let equip = equip(&job, &layout, host, Arc::clone(&store), variables, slots);
         let ran = embedded::run(EmbeddedRun {
             options,
-            planner,
+            planner: Box::new(planner),
             store,
             queue,
             slots: job.n_concurrent_trials,

@@ -3,15 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rollout_engine::reconcile::{self, RemoteRun};
+use rollout_engine::{DurableStateListener, EngineOutcome, KvLockOptions, RunEntryInfo, RunState};
 use rollout_protocol::spec::gateway::GatewaySpec;
 use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::{mpsc, oneshot};
 
 use super::engine::{OpenedFarm, PreparedFarm};
-use crate::engine::reconcile::{self, RemoteRun};
-use crate::engine::{
-    self, DurableStateListener, EngineOutcome, KvLockOptions, RunEntryInfo, RunState,
-};
 use crate::launch::LaunchError;
 use crate::launch::nats::{ConnectedServer, lease_to_workers};
 
@@ -42,7 +40,8 @@ impl PreparedFarm {
         let is_limited = gateway.as_ref().is_some_and(GatewaySpec::is_limited);
         let planner = planner.with_model_leases(is_limited);
         let (run, lock, planner) =
-            engine::open_run(options, planner, events.clone(), &mut stops).await?;
+            rollout_engine::open_run(options, Box::new(planner), events.clone(), &mut stops)
+                .await?;
         let registration = match start.open(run.id()).await {
             Ok(registration) => registration,
             Err(error) => {
@@ -83,7 +82,7 @@ impl PreparedFarm {
         };
         let state = if outcome.cancelled { RunState::Stopped } else { RunState::Completed };
         let released = reconcile::release(id, &lock, &*dispatch, state).await;
-        released.map_err(crate::engine::RunError::LockLost)?;
+        released.map_err(rollout_engine::RunError::LockLost)?;
         registration.finish().await?;
         Ok(outcome)
     }

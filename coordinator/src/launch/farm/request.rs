@@ -1,11 +1,11 @@
 //! The request for a session of a farm.
 
+use rollout_engine::LockWaitPolicy;
 use rollout_protocol::farm::FarmSettings;
 use rollout_worker::store::StoreUrl;
 use rollout_worker::traces::Tracer;
 
 use crate::config::Job;
-use crate::engine::LockWaitPolicy;
 use crate::launch::host::{HostPaths, OperatorOptions};
 #[cfg(feature = "nats")]
 use crate::launch::nats::RemoteOptions;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_engine::{EngineOutcome, RunError};
 use rollout_protocol::farm::{AckReceipt, CancelReceipt, FarmStatus};
 use rollout_protocol::farm::{AdmissionRefusal, GroupId, GroupRequest, SubmitReceipt};
 use rollout_protocol::id::RunId;
@@ -14,7 +15,6 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::engine::{FarmEngine, OpenedFarm};
 use super::request::FarmRequest;
-use crate::engine::{EngineOutcome, RunError};
 use crate::launch::LaunchError;
 use crate::workloads::farm::{CompletionPage, FarmDocuments, FarmEnded, FarmHandle, UnknownTask};
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_engine::RunError;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_worker::disk::{DiskUse, DiskWatch};
 use rollout_worker::environment::Provider;
@@ -17,7 +18,6 @@ use rollout_worker::store::BlobStore;
 use rollout_worker::work::eval::Repositories;
 
 use super::HostPaths;
-use crate::engine::RunError;
 
 /// Creates a provider; its sandboxes, if it has any, are in `sandboxes`.
 ///

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rollout_engine::RunError;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::record::LostReason;
@@ -29,7 +30,6 @@ use tokio::sync::mpsc;
 
 use super::worker::usable_environments;
 use super::{HostPaths, OperatorOptions, StateDir, WorkerProcess};
-use crate::engine::RunError;
 
 const LONG: Duration = Duration::from_secs(120);
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use rollout_engine::RunError;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::heartbeat::ResourceBudget;
@@ -27,7 +28,6 @@ use tokio::sync::{mpsc, watch};
 use super::provider_probe::{ProviderMap, ProviderProbe};
 use super::recovery::{HostRecovery, remove_leftovers, sweep};
 use super::{HostPaths, SPOOL_BYTES, limit_executions, provider, runner};
-use crate::engine::RunError;
 
 /// Longest time to remove the worker's directory: a disk that gives no answer must not keep the process.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);

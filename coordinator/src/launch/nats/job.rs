@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use rollout_engine::core::RemoteTimeouts;
+use rollout_engine::journal::RunLayout;
+use rollout_engine::reconcile::{self, RemoteRun};
+use rollout_engine::{DurableStateListener, KvLockOptions, RunEntryInfo, RunError, RunState};
 use rollout_protocol::spec::gateway::GatewaySpec;
 use rollout_worker::queue::traits::{Dispatch, KvStore, RunControl};
 
 use super::model_leases::lease_to_workers;
-use crate::engine::core::RemoteTimeouts;
-use crate::engine::journal::RunLayout;
-use crate::engine::reconcile::{self, RemoteRun};
-use crate::engine::{self, DurableStateListener, KvLockOptions, RunEntryInfo, RunError, RunState};
 use crate::launch::control_socket::ControlSocket;
 use crate::launch::embedded::FinishedSession;
 use crate::launch::local::explain;
@@ -63,7 +63,8 @@ impl RemoteJob {
             .planner(&plan, previous_plan.as_ref(), Arc::clone(&control))
             .with_model_leases(is_limited);
         let JobSession { store, events, mut stops, .. } = session;
-        let opened = engine::open_run(options, planner, events.clone(), &mut stops).await;
+        let opened =
+            rollout_engine::open_run(options, Box::new(planner), events.clone(), &mut stops).await;
         let (run, lock, planner) =
             opened.map_err(|error| explain(error, previous_plan.as_deref(), &plan))?;
         PlanNotice::new(previous_plan.as_deref(), &plan).tell(&events).await;

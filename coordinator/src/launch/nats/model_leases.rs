@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_engine::model_leases::{ModelLeases, WorkerUse};
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::{RunId, WorkerId};
 use rollout_protocol::limits;
@@ -14,8 +15,6 @@ use rollout_worker::backoff::OutageLog;
 use rollout_worker::queue::traits::Dispatch;
 use rollout_worker::supervise::{self, Task};
 use tokio::time::{Instant, sleep};
-
-use crate::engine::model_leases::{ModelLeases, WorkerUse};
 
 /// Time between two looks at the workers, and while some have not confirmed their leases.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);

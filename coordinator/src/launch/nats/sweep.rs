@@ -5,12 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use rollout_engine::{RunEntry, RunState};
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits::LOCK_STALE;
 use rollout_worker::queue::nats::Nats;
 use rollout_worker::queue::traits::{KvEntry, KvStore, ListedKvEntry, QueueError};
-
-use crate::engine::{RunEntry, RunState};
 
 /// The result of a sweep: the things that it removed, or in a dry run would remove.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -147,12 +146,12 @@ pub async fn forget_runs(
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use rollout_engine::LockOwner;
     use rollout_protocol::Timestamp;
     use rollout_protocol::id::OwnerId;
     use rollout_worker::environment::Owner;
 
     use super::*;
-    use crate::engine::LockOwner;
 
     fn entry(state: RunState) -> KvEntry {
         let owner = LockOwner {

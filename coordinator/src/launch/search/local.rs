@@ -4,6 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use rollout_engine::concurrency::{ConcurrencyLimiter, ConcurrencyLimits};
+use rollout_engine::core::RemoteTimeouts;
+use rollout_engine::journal::RunLayout;
+use rollout_engine::{LockOptions, RunError, host_name};
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
@@ -13,10 +17,6 @@ use rollout_worker::traces::Tracer;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::TreeFile;
-use crate::engine::concurrency::{ConcurrencyLimiter, ConcurrencyLimits};
-use crate::engine::core::RemoteTimeouts;
-use crate::engine::journal::RunLayout;
-use crate::engine::{LockOptions, RunError, host_name};
 use crate::launch::embedded::{self, EmbeddedRun, WorkerEquipment};
 use crate::launch::host::{self, HostPaths};
 use crate::launch::slot_pool::{SlotShare, pooled};
@@ -70,12 +70,13 @@ impl LocalSearch {
         let (stops, engine_stops, _forwarding) = SearchStops::fork(stops);
         let equip = equip(&tree, directory.layout(), host, Arc::clone(&store), variables, slots);
         let (send_run, owned_run) = oneshot::channel();
-        let limiter = ConcurrencyLimiter::new(ConcurrencyLimits::from_search_limits(&tree.limits));
+        let limiter = ConcurrencyLimiter::new(ConcurrencyLimits::from(&tree.limits));
+        let planner = EvalPlanner::new(Arc::clone(&requests), plan.needs(), directory.clone())
+            .with_limiter(limiter)
+            .with_max_park(tree.max_park_sec);
         let engine = embedded::run(EmbeddedRun {
             options: run_open_options(&tree, lock_options, RemoteTimeouts::default()),
-            planner: EvalPlanner::new(Arc::clone(&requests), plan.needs(), directory.clone())
-                .with_limiter(limiter)
-                .with_max_park(tree.max_park_sec),
+            planner: Box::new(planner),
             store: Arc::clone(&store),
             queue: Arc::default(),
             slots: tree.search.max_parallel_evals,

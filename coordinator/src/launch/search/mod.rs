@@ -7,6 +7,7 @@ mod remote;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rollout_engine::{LockOptions, LockWaitPolicy};
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::wire::control::StopLevel;
 #[cfg(feature = "nats")]
@@ -26,7 +27,6 @@ use super::host::{HostPaths, OperatorOptions, environment};
 use super::nats::{ConnectedServer, RemoteOptions};
 use super::slot_pool::SlotShare;
 use super::store::open_for_run;
-use crate::engine::{LockOptions, LockWaitPolicy};
 use crate::events::{SearchReporter, SinkStarter};
 #[cfg(feature = "nats")]
 use crate::workloads::search::backend::SearchPlan;

@@ -2,6 +2,13 @@
 
 use std::sync::Arc;
 
+use rollout_engine::concurrency::{ConcurrencyLimiter, ConcurrencyLimits};
+use rollout_engine::core::RemoteTimeouts;
+use rollout_engine::reconcile::{self, RemoteRun};
+use rollout_engine::{
+    DurableStateListener, EngineOutcome, KvLockOptions, LockOptions, LockWaitPolicy, RunEntryInfo,
+    RunError, RunLock, RunState,
+};
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::spec::gateway::GatewaySpec;
 use rollout_protocol::wire::control::StopLevel;
@@ -9,13 +16,6 @@ use rollout_worker::queue::traits::{Dispatch, KvStore};
 use rollout_worker::store::{BlobStore, StoreUrl};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::engine::concurrency::{ConcurrencyLimiter, ConcurrencyLimits};
-use crate::engine::core::RemoteTimeouts;
-use crate::engine::reconcile::{self, RemoteRun};
-use crate::engine::{
-    self, DurableStateListener, EngineOutcome, KvLockOptions, LockOptions, LockWaitPolicy,
-    RunEntryInfo, RunError, RunLock, RunState,
-};
 use crate::launch::nats::lease_to_workers;
 use crate::workloads::search::backend::{
     EvalPlanner, OwnedRun, SearchPlan, SearchStops, SearchTask, WorkRequests, combine_outcomes,
@@ -74,7 +74,7 @@ impl RemoteSearch {
             kv: Some(KvLockOptions { kv_store: self.kv_store, info }),
             mirror: None,
         };
-        let limiter = ConcurrencyLimiter::new(ConcurrencyLimits::from_search_limits(&tree.limits));
+        let limiter = ConcurrencyLimiter::new(ConcurrencyLimits::from(&tree.limits));
         let engine_session = SearchEngineSession {
             options: run_open_options(&tree, lock_options, self.timeouts),
             planner: EvalPlanner::new(Arc::clone(&requests), self.plan.needs(), directory.clone())
@@ -121,7 +121,7 @@ impl RemoteSearch {
 
 /// The engine of a session, which runs the search's requests.
 struct SearchEngineSession {
-    options: engine::RunOpenOptions,
+    options: rollout_engine::RunOpenOptions,
     planner: EvalPlanner,
     gateway: Option<GatewaySpec>,
     dispatch: Arc<dyn Dispatch>,
@@ -133,10 +133,18 @@ struct SearchEngineSession {
 }
 
 impl SearchEngineSession {
-    async fn run(mut self, on_open: impl FnOnce(&engine::OpenRun)) -> Result<RunLock, RunError> {
+    async fn run(
+        mut self,
+        on_open: impl FnOnce(&rollout_engine::OpenRun),
+    ) -> Result<RunLock, RunError> {
         let (events, lease) = (self.events, self.options.timeouts.lease);
-        let (run, lock, planner) =
-            engine::open_run(self.options, self.planner, events.clone(), &mut self.stops).await?;
+        let (run, lock, planner) = rollout_engine::open_run(
+            self.options,
+            Box::new(self.planner),
+            events.clone(),
+            &mut self.stops,
+        )
+        .await?;
         on_open(&run);
         let messages = reconcile::message_channel();
         let id = run.id();

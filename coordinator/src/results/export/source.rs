@@ -4,13 +4,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use rollout_engine::journal::RunLayout;
 use rollout_protocol::record::{Settlement, TrialRecord};
 use rollout_protocol::spec::trial::TrialName;
 use rollout_worker::store::BlobStore;
 use serde_json::Value;
 
 use super::{ExportError, RunHeader};
-use crate::engine::journal::RunLayout;
 use crate::plan::{JobPlan, PlannedTask};
 use crate::results::files::content;
 use crate::results::settlements::{self, SettledTrials};

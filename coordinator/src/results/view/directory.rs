@@ -8,6 +8,8 @@ use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 use std::time::Duration;
 
+use rollout_engine::journal::{ReplayExtent, RunLayout, SegmentIndex};
+use rollout_engine::{ObservedOwner, RunError};
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::limits;
@@ -17,8 +19,6 @@ use super::documents::{ParsedDocuments, RunDocuments};
 use super::fold::{EventReader, RunFold};
 use super::run::{OwnerView, RunKind, RunView, RunViewState};
 use super::{RunViewError, run};
-use crate::engine::journal::{ReplayExtent, RunLayout, SegmentIndex};
-use crate::engine::{ObservedOwner, RunError};
 use crate::plan::JobPlan;
 
 /// The directory of a run, with the documents that were read when it was opened.

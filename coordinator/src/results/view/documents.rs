@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use rollout_engine::journal::RunLayout;
+use rollout_engine::{ObservedOwner, RunError, RunManifest};
+
 use super::RunViewError;
-use crate::engine::journal::RunLayout;
-use crate::engine::{ObservedOwner, RunError, RunManifest};
 use crate::plan::{JobPlan, JobPlanError, PlanDocument};
 
 /// The small documents of a run, as they were read; `None` for a missing one. They may come from a

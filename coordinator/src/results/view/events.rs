@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use rollout_engine::core::{Core, CoreEffect, ItemRetry, ItemSettlement, JournalRecord, Takeover};
 use rollout_protocol::Timestamp;
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::ItemId;
@@ -12,7 +13,6 @@ use rollout_protocol::record::Settlement;
 use serde::Serialize;
 
 use super::sessions::SessionHistory;
-use crate::engine::core::{Core, CoreEffect, ItemRetry, ItemSettlement, JournalRecord, Takeover};
 use crate::plan::JobPlan;
 
 /// An event with its number.

@@ -3,6 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use rollout_engine::core::{AnnouncedChunk, Core, CoreEffect, ItemSettlement, JournalRecord};
+use rollout_engine::{CoreReplay, reopened_items};
 use rollout_protocol::Timestamp;
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::ItemId;
@@ -10,8 +12,6 @@ use rollout_protocol::id::ItemId;
 use super::events::{self, EventContext, NumberedEvent};
 use super::sessions::SessionHistory;
 use super::trials::ErrorSummary;
-use crate::engine::core::{AnnouncedChunk, Core, CoreEffect, ItemSettlement, JournalRecord};
-use crate::engine::{CoreReplay, reopened_items};
 use crate::plan::JobPlan;
 use crate::results::metrics::TrialScore;
 

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use rollout_engine::core::AnnouncedChunk;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::harness::{HookEvent, LineSplitter, SplitLine, parse_event};
 use rollout_protocol::limits;
@@ -13,7 +14,6 @@ use tokio::io::AsyncReadExt as _;
 
 use super::captured::CapturedError;
 use super::hook_events::{HookLog, HookLogContent};
-use crate::engine::core::AnnouncedChunk;
 
 /// Bytes of a log that are read at once.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -219,13 +219,13 @@ fn wrong_size(store: &dyn BlobStore, blob: &BlobRef) -> StoreError {
 mod tests {
     use bytes::Bytes;
     use proptest::prelude::*;
+    use rollout_engine::core::HexDigest;
     use rollout_protocol::blob::MediaType;
     use rollout_protocol::id::{ExecId, ItemId, TryId};
     use rollout_worker::store::MemoryStore;
     use serde_json::json;
 
     use super::*;
-    use crate::engine::core::HexDigest;
 
     fn line(seq: u64) -> String {
         let ids = json!({

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use rollout_engine::core::AnnouncedChunk;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::id::{ExecId, ItemId, TryId, WorkerId};
 use rollout_protocol::record::{Execution, ExecutionEnd, StepEventLog, TrialRecord};
@@ -11,7 +12,6 @@ use rollout_worker::store::BlobStore;
 use super::captured::{CapturedError, record_of};
 use super::detail::{ExecutionRole, ExecutionView};
 use super::run::RunView;
-use crate::engine::core::AnnouncedChunk;
 
 /// The logs of one execution.
 #[derive(Debug, Clone)]

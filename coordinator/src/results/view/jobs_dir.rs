@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use rollout_engine::QueueOutage;
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::RunId;
 
 use super::RunViewError;
 use super::directory::RunDirectory;
 use super::run::{RunKind, RunView, RunViewState};
-use crate::engine::QueueOutage;
 use crate::results::report::ScoreFigures;
 
 /// One run in a directory of jobs.

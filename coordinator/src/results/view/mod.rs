@@ -36,6 +36,8 @@ mod trials;
 
 use std::path::PathBuf;
 
+use rollout_engine::RunError;
+use rollout_engine::journal::JournalError;
 use rollout_worker::shown_path::shown;
 
 pub use captured::{
@@ -57,9 +59,6 @@ pub use recorded::{LogsView, RecordedExecution};
 pub use run::{ItemCounts, OwnerView, RunHeaderView, RunKind, RunView, RunViewState};
 pub use status::RunStatus;
 pub use trials::{ErrorSummary, TrialFilter, TrialLookupError, TrialRow, TrialState, find_trial};
-
-use crate::engine::RunError;
-use crate::engine::journal::JournalError;
 
 /// Why a run cannot be read.
 #[derive(Debug, thiserror::Error)]

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use rollout_engine::core::{ItemProgress, ItemStage};
+use rollout_engine::{ObservedOwner, QueueOutage, RunManifest};
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::event::WaitingItems;
@@ -14,8 +16,6 @@ use serde::Serialize;
 use super::fold::RunFold;
 use super::sessions::LastSession;
 use super::trials::{TrialState, unsettled_state};
-use crate::engine::core::{ItemProgress, ItemStage};
-use crate::engine::{ObservedOwner, QueueOutage, RunManifest};
 use crate::results::metrics::Tally;
 
 /// The snapshot of a run.

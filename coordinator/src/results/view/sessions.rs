@@ -1,9 +1,8 @@
 //! The sessions of a run, as its journal has them.
 
+use rollout_engine::core::{JournalRecord, SessionEnd, SessionStart};
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::RunId;
-
-use crate::engine::core::{JournalRecord, SessionEnd, SessionStart};
 
 /// The sessions up to a place in the journal.
 #[derive(Debug, Default)]

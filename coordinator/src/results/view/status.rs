@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use rollout_engine::QueueOutage;
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::event::WaitingItems;
 use rollout_protocol::spec::budget::ModelUse;
 use serde::Serialize;
 
 use super::run::{ItemCounts, RunHeaderView, RunView};
-use crate::engine::QueueOutage;
 use crate::results::known_cost;
 use crate::results::report::Headline;
 

@@ -1,5 +1,6 @@
 //! The trials of a run in the plan's order: one row each, and their selection by name.
 
+use rollout_engine::core::{ItemProgress, ItemStage};
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::ItemId;
@@ -7,7 +8,6 @@ use rollout_worker::glob::{self, Dialect};
 use serde::{Deserialize, Serialize};
 
 use super::run::RunView;
-use crate::engine::core::{ItemProgress, ItemStage};
 use crate::plan::{JobPlan, PlannedTrial};
 
 /// Names of trials that an ambiguous key lists.

@@ -4,15 +4,14 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
+use rollout_engine::core::JournalRecord;
+use rollout_engine::journal::{JournalError, ReplayExtent, RunLayout, SegmentIndex};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::ExecId;
 use rollout_protocol::limits;
 use rollout_protocol::record::TrialRecord;
 use rollout_protocol::wire::report::{Report, ReportBody};
 use rollout_worker::store::BlobStore;
-
-use crate::engine::core::JournalRecord;
-use crate::engine::journal::{JournalError, ReplayExtent, RunLayout, SegmentIndex};
 
 /// Text before the digits of a chunk's digest in a journal.
 const START: &[u8] = b"\"chunk_hex\":\"";

@@ -7,6 +7,8 @@ use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
 use futures_util::stream::{self, TryStreamExt as _};
+use rollout_engine::catalog::CATALOG;
+use rollout_engine::journal::RunLayout;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
@@ -17,8 +19,6 @@ use rollout_worker::supervise;
 use super::BlobsError;
 use super::event_chunks::{ChunkScanner, EventChunks};
 use super::scan::{DigestScanner, scan};
-use crate::engine::catalog::CATALOG;
-use crate::engine::journal::RunLayout;
 use crate::plan::JobPlan;
 use crate::workloads::job::read_previous_plan;
 

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use rollout_engine::catalog::{CATALOG, Catalog};
+use rollout_engine::journal::{RunLayout, SegmentIndex};
+use rollout_engine::{RunLock, RunManifest, RunState};
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits::BLOB_RENEWAL;
 use rollout_worker::store::{BlobStore, StoreUrl};
@@ -13,9 +16,6 @@ use rollout_worker::supervise;
 use tempfile::TempDir;
 
 use super::BlobsError;
-use crate::engine::catalog::{CATALOG, Catalog};
-use crate::engine::journal::{RunLayout, SegmentIndex};
-use crate::engine::{self, RunLock, RunManifest, RunState};
 use crate::results::files::store::{self, RUNS, RunRegistration};
 
 /// Documents of runs, besides those that name their directories: result markers, the digests of
@@ -151,7 +151,8 @@ impl StoreRuns {
             // A directory of another host that is seen here is the same one only on a shared file
             // system; otherwise it is a copy.
             let is_seen_here = |each: &RunRegistration| {
-                each.is_of_this_host() || is_kept(each) && engine::is_shared(&each.directory)
+                each.is_of_this_host()
+                    || is_kept(each) && rollout_engine::is_shared(&each.directory)
             };
             let has_directory = found.kept.iter().any(|kept| kept.run == Some(run));
             if registered.is_empty() && has_directory {

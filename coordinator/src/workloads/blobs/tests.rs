@@ -6,6 +6,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use rollout_engine::Interruption;
+use rollout_engine::catalog::{Catalog, CatalogMirror, MirrorOptions};
+use rollout_engine::core::{AnnouncedChunk, HexDigest, JournalRecord, SessionStart};
+use rollout_engine::journal::{JournalWriter, RunLayout};
+use rollout_engine::testing::session_start;
 use rollout_protocol::Timestamp;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
@@ -21,11 +26,6 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::engine::Interruption;
-use crate::engine::catalog::{Catalog, CatalogMirror, MirrorOptions};
-use crate::engine::core::{AnnouncedChunk, HexDigest, JournalRecord, SessionStart};
-use crate::engine::journal::{JournalWriter, RunLayout};
-use crate::engine::testing::session_start;
 use crate::results::files::store::write_reference;
 use crate::results::testing;
 

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rollout_engine::WorkerRequirements;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::farm::{AdmittedGroup, GroupRequest, InlineTask, RolloutSpec, TaskChoice};
@@ -13,7 +14,6 @@ use rollout_protocol::template::Template;
 use rollout_worker::store::{BlobStore, StoreError, get_json, put_json};
 use serde::Serialize;
 
-use crate::engine::WorkerRequirements;
 use crate::plan::{JobPlan, PlannedTask};
 use crate::workloads::job::JobLanes;
 

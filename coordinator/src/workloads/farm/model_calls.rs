@@ -84,11 +84,11 @@ impl Drop for FarmCalls {
 
 #[cfg(test)]
 mod tests {
+    use rollout_engine::Planner as _;
     use rollout_protocol::Timestamp;
     use rollout_protocol::farm::{FarmRecord, FarmSettings};
 
     use super::*;
-    use crate::engine::Planner as _;
     use crate::workloads::farm::FarmPlanner;
 
     #[test]

@@ -1,11 +1,11 @@
 //! Settlements of items as results of samples.
 
+use rollout_engine::core::ItemSettlement;
 use rollout_protocol::error::{ErrorClass, ErrorType, TrialError};
 use rollout_protocol::farm::{CancelReason, LossCause, SampleEnd, SampleExecution, SampleResult};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Execution, ExecutionEnd, ItemOutcome, Verdict};
 
-use crate::engine::core::ItemSettlement;
 use crate::results::known_cost::known_cost;
 
 /// The result of the sample whose item has this settlement.

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use rollout_engine::core::{ItemSettlement, NewItem};
+use rollout_engine::{Planner, PlannerDecisions, SelectionStep, WorkerRequirements};
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::farm::{FarmRecord, FarmSettings, SampleKey};
@@ -16,8 +18,6 @@ use super::core::{BegunSample, FarmEffect};
 use super::handle::FarmHandle;
 use super::outcome::sample_result;
 use super::state::{FarmShared, FarmState, FarmStep};
-use crate::engine::core::{ItemSettlement, NewItem};
-use crate::engine::{Planner, PlannerDecisions, SelectionStep, WorkerRequirements};
 
 /// Begun samples that may wait for a worker: if all are of one size class, and otherwise, where later
 /// ones may fit a free worker.

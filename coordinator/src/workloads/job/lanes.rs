@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use rollout_engine::WorkerRequirements;
 use rollout_protocol::spec::gateway::GatewaySpec;
 use rollout_protocol::spec::resources::Resources;
 
-use crate::engine::WorkerRequirements;
 use crate::plan::{JobPlan, required};
 
 /// The lanes of a plan.

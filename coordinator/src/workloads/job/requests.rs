@@ -4,9 +4,8 @@ use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rollout_engine::core::AnnouncedChunk;
 use tokio::sync::Notify;
-
-use crate::engine::core::AnnouncedChunk;
 
 /// Receives the announcements of hook events while trials run.
 pub trait EventChunkListener: fmt::Debug + Send + Sync {

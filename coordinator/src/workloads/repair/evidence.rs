@@ -8,6 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use rollout_engine::core::{JournalRecord, NamedItem, SessionStart};
+use rollout_engine::journal::RunLayout;
+use rollout_engine::{RecordsFile, RunManifest};
 use rollout_protocol::Timestamp;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::digest::Digest;
@@ -25,9 +28,6 @@ use serde::Deserialize;
 
 use super::RepairError;
 use super::replay::{HistoryReplay, RecordSink};
-use crate::engine::core::{JournalRecord, NamedItem, SessionStart};
-use crate::engine::journal::RunLayout;
-use crate::engine::{RecordsFile, RunManifest};
 use crate::results::files::layout::RESULT;
 
 /// Levels of directories from a run directory to a trial: agent, dataset, trial.

@@ -1,5 +1,7 @@
 //! The history of a run: the readable records of its journal, and the results proven beside it.
 
+use rollout_engine::core::JournalRecord;
+use rollout_engine::journal::JournalError;
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::ItemId;
 
@@ -7,8 +9,6 @@ use super::RunDirectoryContents;
 use super::evidence::{RepairEvidence, RestoredResult};
 use super::possible_reopenings::PossibleReopenings;
 use super::replay::{HistoryReplay, RecordSink};
-use crate::engine::core::JournalRecord;
-use crate::engine::journal::JournalError;
 
 /// The parts of a history. Writing it again gives the same records.
 pub(super) struct RunHistory<'a> {

@@ -6,11 +6,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 
+use rollout_engine::RunManifest;
+use rollout_engine::core::JournalRecord;
+use rollout_engine::journal::{JournalError, JournalSalvage};
 use rollout_protocol::id::ItemId;
-
-use crate::engine::RunManifest;
-use crate::engine::core::JournalRecord;
-use crate::engine::journal::{JournalError, JournalSalvage};
 
 /// Reopenings that may have been lost.
 #[derive(Debug, Default, Clone)]

@@ -2,6 +2,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use rollout_engine::core::{
+    Core, CoreEffect, CoreSettings, ItemSettlement, JournalRecord, OfferedTry, RemoteTimeouts,
+};
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
@@ -9,9 +12,6 @@ use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::report::Report;
 
 use super::possible_reopenings::PossibleReopenings;
-use crate::engine::core::{
-    Core, CoreEffect, CoreSettings, ItemSettlement, JournalRecord, OfferedTry, RemoteTimeouts,
-};
 
 /// Receives the records of a history in their order.
 pub(super) type RecordSink<'a> = &'a mut dyn FnMut(Timestamp, &JournalRecord);

@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use rollout_engine::journal::RunLayout;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 
 use super::RepairError;
-use crate::engine::journal::RunLayout;
 use crate::workloads::search::backend::{OutputRepair, compare_outputs};
 use crate::workloads::search::driver::{DesiredRepositoryState, SearchDirectory, SearchError};
 use crate::workloads::search::manifest::SearchManifest;

@@ -5,6 +5,12 @@ use std::fs;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rollout_engine::core::{
+    Core, CoreEffect, CoreSettings, JournalRecord, OfferedTry, RemoteTimeouts,
+};
+use rollout_engine::journal::{JournalWriter, SegmentIndex, replay};
+use rollout_engine::testing::session_start;
+use rollout_engine::{JournalExtent, RunState};
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
@@ -19,12 +25,6 @@ use rollout_worker::store::MemoryStore;
 use rollout_worker::testing;
 
 use super::*;
-use crate::engine::core::{
-    Core, CoreEffect, CoreSettings, JournalRecord, OfferedTry, RemoteTimeouts,
-};
-use crate::engine::journal::{JournalWriter, SegmentIndex, replay};
-use crate::engine::testing::session_start;
-use crate::engine::{JournalExtent, RunState};
 
 const RUN: RunId = RunId::from_bytes([1; 16]);
 const FIRST: TryId = TryId::first(1);
@@ -60,7 +60,7 @@ fn record(task: &str, try_id: TryId, n: u8, verdict: Verdict) -> ExecutionRecord
 
 fn opened(
     epoch: u32,
-    former: Option<crate::engine::core::PredecessorSegment>,
+    former: Option<rollout_engine::core::PredecessorSegment>,
     reopened: Vec<ItemId>,
 ) -> SessionStart {
     SessionStart { run: RUN, reopened, ..session_start(epoch, former) }
@@ -222,7 +222,7 @@ impl RepairFixture {
             for item in reopened {
                 *times.entry(item).or_default() += 1;
                 let former = settled.remove(&item).map(
-                    |settled: Box<crate::engine::core::ItemSettlement>| {
+                    |settled: Box<rollout_engine::core::ItemSettlement>| {
                         settled.superseded.into_iter().chain(settled.by).collect()
                     },
                 );

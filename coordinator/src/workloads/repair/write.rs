@@ -3,14 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rollout_engine::core::SessionStart;
+use rollout_engine::journal::SegmentRebuilder;
+use rollout_engine::{JournalExtent, RunError, RunManifest, atomic_file};
 use rollout_protocol::Timestamp;
 use rollout_worker::durable;
 
 use super::history::{HistorySummary, RunHistory};
 use super::{RepairError, RunDirectoryContents};
-use crate::engine::core::SessionStart;
-use crate::engine::journal::SegmentRebuilder;
-use crate::engine::{JournalExtent, RunError, RunManifest, atomic_file};
 
 /// Restores the bytes that changed.
 pub(super) fn repair_in_place(found: &RunDirectoryContents) -> Result<PathBuf, RepairError> {

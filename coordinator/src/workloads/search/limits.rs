@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::config::SearchLimits;
-use crate::engine::concurrency::ConcurrencyLimits;
+use rollout_engine::concurrency::ConcurrencyLimits;
 
-impl ConcurrencyLimits {
-    /// Limits from a search file.
-    pub fn from_search_limits(limits: &SearchLimits) -> Self {
+use crate::config::SearchLimits;
+
+impl From<&SearchLimits> for ConcurrencyLimits {
+    fn from(limits: &SearchLimits) -> Self {
         let interval = limits.starts_per_minute.filter(|starts| *starts > 0);
         Self {
             llm: limits.inflight,

@@ -5,6 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rollout_coordinator::bench::{DispatchBenchError, noop};
+use rollout_engine::journal::RunLayout;
+use rollout_engine::reconcile::{self, RemoteRun};
+use rollout_engine::{
+    EngineOutcome, KvLockOptions, LockOptions, Planner as _, RunError, RunLock, RunOpenOptions,
+    RunState,
+};
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::wire::offer::SizeClass;
@@ -17,12 +23,6 @@ use tokio::sync::mpsc;
 use crate::queue_overhead::comparison::{QueueBench, QueueBenchError, QueueMeasurement};
 use crate::queue_overhead::helper::{self, HelperProcess};
 use crate::queue_overhead::usage::CpuMeter;
-use rollout_coordinator::engine::journal::RunLayout;
-use rollout_coordinator::engine::reconcile::{self, RemoteRun};
-use rollout_coordinator::engine::{
-    self, EngineOutcome, KvLockOptions, LockOptions, Planner as _, RunError, RunLock,
-    RunOpenOptions, RunState,
-};
 use rollout_coordinator::events::{MaterializeMode, Reporter};
 use rollout_coordinator::workloads::job::JobPlanner;
 
@@ -113,13 +113,17 @@ async fn run_session(
 ) -> Result<(RunId, EngineOutcome, RunLock), QueueBenchError> {
     let (_stops, mut stops) = mpsc::channel(1);
     let kv_store = Arc::new(nats.kv_store());
-    let info = engine::RunEntryInfo { pool: POOL.to_owned(), ..engine::RunEntryInfo::default() };
+    let info = rollout_engine::RunEntryInfo {
+        pool: POOL.to_owned(),
+        ..rollout_engine::RunEntryInfo::default()
+    };
     let lock_options =
         LockOptions { kv: Some(KvLockOptions { kv_store, info }), ..LockOptions::default() };
     let opening = RunOpenOptions { lock: lock_options, ..options };
-    let (run, lock, planner) = engine::open_run(opening, planner, events.clone(), &mut stops)
-        .await
-        .map_err(DispatchBenchError::from)?;
+    let (run, lock, planner) =
+        rollout_engine::open_run(opening, Box::new(planner), events.clone(), &mut stops)
+            .await
+            .map_err(DispatchBenchError::from)?;
     let id = run.id();
     let messages = reconcile::message_channel();
     let _monitor = lock.monitor(id, dispatch.clone(), messages.0.clone());

@@ -2,10 +2,10 @@
 
 use std::fs;
 
+use rollout_engine::journal;
 use rollout_protocol::farm::{AdmissionRefusal, FarmLimits, SubmittedGroup};
 
 use super::*;
-use crate::engine::journal;
 
 /// Compacts whenever a batch has been written.
 fn compacting() -> FarmSettings {

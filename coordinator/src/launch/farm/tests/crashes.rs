@@ -5,12 +5,12 @@ use std::collections::{BTreeSet, HashSet};
 use std::fs;
 
 use futures_util::stream::{self, StreamExt as _};
+use rollout_engine::core::{JournalRecord, SessionStart};
+use rollout_engine::journal::{self, JournalCompaction, JournalWriter};
 use rollout_protocol::farm::FarmRecord;
 use tokio::time::timeout;
 
 use super::*;
-use crate::engine::core::{JournalRecord, SessionStart};
-use crate::engine::journal::{self, JournalCompaction, JournalWriter};
 use crate::workloads::farm::core::FarmCore;
 
 /// Sessions that are checked at a time.

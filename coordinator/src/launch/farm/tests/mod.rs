@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rollout_engine::journal::RunLayout;
+use rollout_engine::{EngineOutcome, RunError, RunOpenOptions};
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::farm::{Completion, FarmSettings, GroupId, GroupRequest, SubmitReceipt};
 use rollout_protocol::record::{TrialRecord, Verdict};
@@ -27,8 +29,6 @@ use tokio::time::Instant;
 use super::SubmitError;
 use super::engine::log_warnings;
 use crate::bench::noop;
-use crate::engine::journal::RunLayout;
-use crate::engine::{EngineOutcome, RunError, RunOpenOptions};
 use crate::launch::embedded::{self, EmbeddedRun, WorkerEquipment};
 use crate::workloads::farm::{FarmDocuments, FarmHandle, FarmPlanner};
 
@@ -123,7 +123,7 @@ impl FarmFixture {
         let (events, logging) = log_warnings();
         let run = EmbeddedRun {
             options,
-            planner,
+            planner: Box::new(planner),
             store: Arc::clone(&self.store),
             queue: Arc::default(),
             slots: SLOTS,

@@ -4,10 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use rollout_engine::journal::{JournalWriter, RunLayout};
 use serde_json::json;
 
 use super::*;
-use crate::engine::journal::{JournalWriter, RunLayout};
 use crate::plan::PlanDocument;
 
 /// Writes a journal of one session, and returns the length after each record.

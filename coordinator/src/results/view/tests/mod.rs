@@ -6,6 +6,10 @@ mod hook_events;
 mod schedules;
 mod states;
 
+use rollout_engine::core::{
+    Core, CoreEffect, CoreInput, CoreOutput, CoreSettings, InputTime, JournalRecord, NewItem,
+    RemoteTimeouts, SessionEnd, SessionStart,
+};
 use rollout_protocol::Timestamp;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::digest::Digest;
@@ -26,10 +30,6 @@ use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 
 use super::run::{ItemCounts, RunKind, RunView};
 use super::*;
-use crate::engine::core::{
-    Core, CoreEffect, CoreInput, CoreOutput, CoreSettings, InputTime, JournalRecord, NewItem,
-    RemoteTimeouts, SessionEnd, SessionStart,
-};
 use crate::plan::{JobPlan, PlannedTask};
 
 const RUN: RunId = RunId::from_bytes([7; 16]);
@@ -200,7 +200,7 @@ impl JournalFixture {
         }
         let is_offered = |(item, try_id): &(ItemId, TryId)| {
             let progress = self.core.progress(item).expect("it was offered");
-            progress.stage == crate::engine::core::ItemStage::Offered && progress.tries == try_id.n
+            progress.stage == rollout_engine::core::ItemStage::Offered && progress.tries == try_id.n
         };
         offered.retain(is_offered);
         offered.sort_by_key(|(item, _)| self.core.ordinal(item));
@@ -248,7 +248,7 @@ impl JournalFixture {
     fn reopened(&self) -> std::collections::HashMap<ItemId, u32> {
         let mut times = std::collections::HashMap::new();
         for (_, record) in &self.records {
-            for item in crate::engine::reopened_items(record) {
+            for item in rollout_engine::reopened_items(record) {
                 *times.entry(*item).or_insert(0) += 1;
             }
         }

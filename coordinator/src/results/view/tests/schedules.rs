@@ -115,7 +115,7 @@ proptest! {
             let now = journal.now().wall;
             let view = RunView::new(fold, RunKind::Job, None, None, now);
             assert_adds_up(&view.counts);
-            let reopened = crate::engine::reopened_items(&journal.records[count - 1].1).len() as u64;
+            let reopened = rollout_engine::reopened_items(&journal.records[count - 1].1).len() as u64;
             prop_assert!(view.counts.settled + reopened >= before, "a settled trial was lost");
             before = view.counts.settled;
         }

@@ -6,6 +6,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rollout_engine::atomic_file;
+use rollout_engine::core::ItemSettlement;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::ItemId;
@@ -27,8 +29,6 @@ use super::live::{LiveBackend, backend_error, with_retry, with_retry_if};
 use super::outcome::superseded_cost;
 use super::requests::{RunNotification, WorkKind, WorkRequest};
 use super::results::{self, ResultsError};
-use crate::engine::atomic_file;
-use crate::engine::core::ItemSettlement;
 use crate::workloads::search::driver::{
     BackendError, CALLS_FILE, COST_FILE, IdeasOrder, SearchError, read_user_ideas,
 };

@@ -4,6 +4,8 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::error::Error;
 use std::sync::Arc;
 
+use rollout_engine::Fence;
+use rollout_engine::core::ItemSettlement;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::event::RunEvent;
@@ -20,8 +22,6 @@ use super::outcome::AttemptTotals;
 use super::requests::{RunNotification, WorkKind, WorkRequest, WorkRequests};
 use super::{SearchPlan, events, outcome, results};
 use crate::config::TreeFile;
-use crate::engine::Fence;
-use crate::engine::core::ItemSettlement;
 use crate::workloads::search::driver::{
     BackendError, DesiredRepositoryState, EvalOrder, EvalResult, FailedRemoval, IdeasOrder,
     RepositoryMaintenance, SearchBackend, SearchError,

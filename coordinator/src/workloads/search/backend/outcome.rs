@@ -1,11 +1,11 @@
 //! Outcome of an eval from its settled try.
 
+use rollout_engine::core::ItemSettlement;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{EvalEnd, EvalRecord, ExecutionEnd, ItemOutcome};
 use rollout_protocol::spec::eval::EvalStage;
 
-use crate::engine::core::ItemSettlement;
 use crate::workloads::search::driver::{EvalOrder, EvalResult};
 use crate::workloads::search::manifest::{EvalStatus, SearchEvalError, StepCalls, add_calls};
 

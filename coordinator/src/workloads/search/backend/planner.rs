@@ -2,6 +2,9 @@
 
 use std::sync::{Arc, OnceLock};
 
+use rollout_engine::concurrency::ConcurrencyLimiter;
+use rollout_engine::core::{ItemSettlement, NewItem};
+use rollout_engine::{Planner, SelectionStep, WorkerRequirements};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::item_name::ItemName;
@@ -12,9 +15,6 @@ use tokio::sync::Notify;
 
 use super::past_requests::PastRequests;
 use super::requests::{WorkKind, WorkRequest, WorkRequests};
-use crate::engine::concurrency::ConcurrencyLimiter;
-use crate::engine::core::{ItemSettlement, NewItem};
-use crate::engine::{Planner, SelectionStep, WorkerRequirements};
 use crate::workloads::search::driver::SearchDirectory;
 
 /// Dispatches the tries and idea commands that the search requests. All requests of one kind have

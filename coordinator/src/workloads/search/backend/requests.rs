@@ -4,12 +4,11 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rollout_engine::core::ItemSettlement;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::item_name::ItemName;
 use tokio::sync::{Notify, mpsc, watch};
-
-use crate::engine::core::ItemSettlement;
 
 /// Kinds of work of a search. The number of a kind is its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,6 +11,8 @@
 
 use std::path::{Path, PathBuf};
 
+use rollout_engine::RunError;
+use rollout_engine::atomic_file::write_json;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::record::EvalRecord;
 use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, ArchivePath, ExtractBlobError};
@@ -19,9 +21,6 @@ use rollout_worker::fs_make::make_directory;
 use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::{durable, supervise};
-
-use crate::engine::RunError;
-use crate::engine::atomic_file::write_json;
 
 /// Failure to write results.
 #[derive(Debug, thiserror::Error)]

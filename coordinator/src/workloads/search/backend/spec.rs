@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use rollout_engine::WorkerRequirements;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::spec::agent::AgentSpec;
 use rollout_protocol::spec::budget::TryBudget;
@@ -25,7 +26,6 @@ use crate::config::{
     CommandEnvironment as TreePlace, MetricDirection, ScoringProfile, SearchCommand as TreeCommand,
     TreeFile,
 };
-use crate::engine::WorkerRequirements;
 use crate::workloads::search::driver::{EvalOrder, IdeasOrder};
 
 /// Parts of the spec that all evals of a search share.

@@ -4,6 +4,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use rollout_engine::core::RemoteTimeouts;
+use rollout_engine::journal::RunLayout;
+use rollout_engine::{LockOptions, OpenRun, RunError};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::RunId;
@@ -19,9 +22,6 @@ use super::requests::{RunNotification, WorkRequests};
 use super::stops::SearchStops;
 use super::{SearchPlan, events};
 use crate::config::{TreeFile, tree_document};
-use crate::engine::core::RemoteTimeouts;
-use crate::engine::journal::RunLayout;
-use crate::engine::{self, LockOptions, OpenRun, RunError};
 use crate::results::files::store::write_reference;
 use crate::workloads::search::driver::{
     BackendError, SearchDirectory, SearchError, SearchOpenOptions, SearchOwnership, open,
@@ -63,9 +63,9 @@ pub(crate) fn run_open_options(
     tree: &TreeFile,
     lock_options: LockOptions,
     timeouts: RemoteTimeouts,
-) -> engine::RunOpenOptions {
+) -> rollout_engine::RunOpenOptions {
     let settings = tree_document(tree).to_string();
-    engine::RunOpenOptions {
+    rollout_engine::RunOpenOptions {
         layout: SearchDirectory::new(tree.run_dir()).layout().clone(),
         job: tree.name.clone(),
         plan: Digest::sha256(settings.as_bytes()),

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
+use rollout_engine::Fence;
 use rollout_protocol::Timestamp;
 
 use super::directory::remove_all;
 use super::{
     DesiredRepositoryState, FailedRemoval, RepositoryMaintenance, SearchDirectory, SearchError,
 };
-use crate::engine::Fence;
 use crate::workloads::search::manifest::{
     CleanupKind, DeferredCleanup, ManifestEvent, ManifestEventKind, SearchManifest,
 };

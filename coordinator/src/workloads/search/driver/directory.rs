@@ -4,12 +4,12 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::{Component, Path, PathBuf};
 
+use rollout_engine::journal::RunLayout;
+use rollout_engine::{Fence, atomic_file};
 use rollout_protocol::digest::DigestHasher;
 use rollout_worker::{durable, fs_remove, regular_file};
 
 use super::SearchError;
-use crate::engine::journal::RunLayout;
-use crate::engine::{Fence, atomic_file};
 use crate::results::files::layout;
 use crate::workloads::search::manifest::{CopiedFile, MANIFEST_VERSION, SearchManifest};
 use crate::workloads::search::policy::decide::ArtifactLookup;

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::engine::{LockError, LockLostError, OpenError, RunError};
 use crate::results::files::{FileError, RegistrationError};
 use crate::workloads::search::backend::SearchPlanError;
+use rollout_engine::{LockError, LockLostError, OpenError, RunError};
 use rollout_protocol::search::NodeId;
 use rollout_worker::shown_path::shown;
 

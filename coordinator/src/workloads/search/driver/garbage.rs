@@ -1,9 +1,9 @@
 //! Garbage collection of a search, outside of a session.
 
+use rollout_engine::Fence;
 use rollout_protocol::Timestamp;
 
 use super::{DesiredRepositoryState, RepositoryMaintenance, SearchDirectory, SearchError, cleanup};
-use crate::engine::Fence;
 
 /// The result of a garbage collection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

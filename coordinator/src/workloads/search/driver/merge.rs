@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use rollout_engine::atomic_file;
 use rollout_worker::backoff::error_chain;
 
 use super::{EvalResult, SearchBackend, SearchDirectory, SearchError, SweepFiles, scoring};
-use crate::engine::atomic_file;
 use crate::workloads::search::manifest::{
     ArtifactPolicy, CopiedFile, EvalStatus, SearchEval, SearchEvalError, SearchManifest,
 };

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use rollout_engine::{Fence, LockLostError, LockOptions, RunLock};
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::supervise;
 use tokio::sync::mpsc;
@@ -16,7 +17,6 @@ use super::{
     baseline, context_digests, resume,
 };
 use crate::config::{TreeFile, tree_document};
-use crate::engine::{Fence, LockLostError, LockOptions, RunLock};
 use crate::workloads::search::manifest::{
     DuplicateIdeas, MANIFEST_VERSION, ManifestEvent, ManifestEventKind, NodeStatus, SearchManifest,
     SearchNode, SearchRoot, SearchRunConfig, SearchState,

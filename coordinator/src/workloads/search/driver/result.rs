@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 
+use rollout_engine::atomic_file;
 use rollout_protocol::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::SearchError;
-use crate::engine::atomic_file;
 use crate::workloads::search::manifest::{EvalStatus, SearchEvalError, SearchManifest, StepCalls};
 use rollout_protocol::search::{EvalId, NodeId};
 

@@ -7,11 +7,11 @@ use super::directory::{DISCARDED_PREFIX, remove_all, sync};
 use super::opening::{SearchOpenOptions, run_config};
 use super::{EvalResult, SearchDirectory, SearchError, ideas as written, rewind};
 use crate::config::differences;
-use crate::engine::Fence;
 use crate::workloads::search::manifest::{
     EvalStatus, ManifestEvent, ManifestEventKind, SearchEval, SearchManifest, SearchNode,
 };
 use crate::workloads::search::policy;
+use rollout_engine::Fence;
 use rollout_protocol::search::{EvalId, NodeId};
 
 /// Applies the current configuration to an existing search. Settings that affect results must be

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rollout_engine::Fence;
 use rollout_protocol::Timestamp;
 use rollout_worker::fs_make::make_below;
 
@@ -12,7 +13,6 @@ use super::{
     BackendError, DesiredRepositoryState, EvalOrder, EvalResult, ManifestClock, SearchBackend,
     SearchDirectory, SearchError, cleanup, context_pack, ideas, merge,
 };
-use crate::engine::Fence;
 use crate::workloads::search::manifest::{EvalStatus, SearchManifest, StopReason};
 use crate::workloads::search::policy::{self, PolicyNeeds, PolicyStep};
 use rollout_protocol::search::{EvalId, NodeId};

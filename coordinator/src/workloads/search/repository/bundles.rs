@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rollout_engine::atomic_file;
 use rollout_protocol::limits;
 use rollout_protocol::spec::eval::{CommitBundle, RepositorySpec};
 use rollout_worker::durable;
 use serde::{Deserialize, Serialize};
 
 use super::RepositoryError;
-use crate::engine::atomic_file;
 
 /// Name of the index file.
 const FILE: &str = "bundles.json";

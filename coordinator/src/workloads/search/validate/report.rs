@@ -1,7 +1,8 @@
 //! `VALIDATION_REPORT.md` and `VALIDATION_REPORT.json`: equal searches give equal reports.
 
+use rollout_engine::atomic_file;
+
 use super::Validation;
-use crate::engine::atomic_file;
 use crate::workloads::search::driver::{SearchDirectory, SearchError};
 use crate::workloads::search::report::cell;
 

@@ -11,13 +11,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use rollout_engine::{LockOptions, LockWaitPolicy, RunLock};
 use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::mpsc;
 
 use super::simulated::SimulatedBackend;
 use super::*;
 use crate::config::{Diagnostics, TreeFile, TreeOptions, TreeOverrides, read_tree};
-use crate::engine::{LockOptions, LockWaitPolicy, RunLock};
 use crate::workloads::search::manifest::{SearchManifest, StopReason};
 use crate::workloads::search::report::REPORTS;
 

@@ -212,7 +212,7 @@ async fn discarded_results_still_count_against_budget() {
     assert!(!lab.run_session(2).await);
     let mut manifest = SearchDirectory::new(lab.root()).manifest().expect("there");
     manifest.nodes.get_mut(&NodeId(0)).expect("the root").ideas_cost = Some(7.0);
-    crate::engine::atomic_file::write_json(&lab.root().join("manifest.json"), &manifest)
+    rollout_engine::atomic_file::write_json(&lab.root().join("manifest.json"), &manifest)
         .expect("written");
     let again = SearchOpenOptions { force_regenerate_ideas: true, ..lab.opening() };
     let (session, _lock) = lab.open(again, lab.backend()).await.expect("opened");
