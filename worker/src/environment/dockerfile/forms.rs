@@ -38,9 +38,11 @@ impl UnclearPlace {
     }
 }
 
-/// A variable in a form that all builders substitute alike.
-const VARIABLE: &str =
-    r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*(?::[-+][A-Za-z0-9._/@:+~-]*)?\})";
+/// A variable in a form that all builders substitute alike. The word after `:-` or `:+` may have others.
+const VARIABLE: &str = concat!(
+    r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*(?::[-+](?:[A-Za-z0-9._/@:+~-]",
+    r"|\$[A-Za-z_][A-Za-z0-9_]*|\$\{[A-Za-z_][A-Za-z0-9_]*\})*)?\})"
+);
 
 fn pattern(text: &str) -> Regex {
     Regex::new(text).expect("a pattern")
@@ -51,8 +53,14 @@ static REFERENCE: LazyLock<Regex> =
     LazyLock::new(|| pattern(r"^[A-Za-z0-9\[][A-Za-z0-9._/@:\[\]-]*$"));
 
 /// The image of a `FROM`.
-static IMAGE: LazyLock<Regex> =
-    LazyLock::new(|| pattern(&format!(r"^(?:[A-Za-z0-9._/@:\[\]-]|{VARIABLE})+$")));
+static IMAGE: LazyLock<Regex> = LazyLock::new(|| pattern(&quoted(r"[A-Za-z0-9._/@:\[\]-]")));
+
+/// Words of these characters and of variables, with quotes around them or around parts of them. Builders split
+/// words at blanks, also in quotes, and then remove the quotes.
+fn quoted(plain: &str) -> String {
+    let part = format!("{plain}|{VARIABLE}");
+    format!(r#"^(?:{part}|"(?:{part})*"|'{plain}*')+$"#)
+}
 
 /// The value of an argument that chooses an image.
 static CHOSEN: LazyLock<Regex> = LazyLock::new(|| {
@@ -71,17 +79,19 @@ static ARGUMENTS: LazyLock<Regex> = LazyLock::new(|| {
     pattern(&format!(r"^{one}(?:[ \t]+{one})*$"))
 });
 
-const PATH_CHARACTERS: &str = r"A-Za-z0-9._/@:+~*?=,%!#&()\[\]-";
+/// The characters of paths: those of words in all languages, and others that no builder replaces.
+const PATH_CHARACTERS: &str = r"\w./@:+~*?=,%!#&()\[\]{}^-";
 
 /// A source or the target of `ADD` and `COPY`.
-static PATH: LazyLock<Regex> = LazyLock::new(|| {
-    let word = format!("(?:[{PATH_CHARACTERS}]|{VARIABLE})+");
-    pattern(&format!(r#"^(?:{word}|"{word}"|'[{PATH_CHARACTERS}]+')$"#))
-});
+static PATH: LazyLock<Regex> = LazyLock::new(|| pattern(&quoted(&format!("[{PATH_CHARACTERS}]"))));
 
 /// The same in a list.
 static LISTED_PATH: LazyLock<Regex> =
-    LazyLock::new(|| pattern(&format!("^(?:[ {PATH_CHARACTERS}]|{VARIABLE})+$")));
+    LazyLock::new(|| pattern(&format!("^(?:[ {PATH_CHARACTERS}]|{VARIABLE})*$")));
+
+/// A variable whose name some builders take to go on.
+static LONGER_NAME: LazyLock<Regex> =
+    LazyLock::new(|| pattern(r"\$[A-Za-z_][A-Za-z0-9_]*[\w&&[^\x00-\x7F]]"));
 
 /// The places of a Dockerfile, as current builders read its lines, with another form than the plain ones.
 pub(super) fn unclear_places(file: &Dockerfile) -> Vec<UnclearPlace> {
@@ -108,7 +118,7 @@ fn unclear_form(instruction: &DockerfileInstruction) -> Option<UnclearForm> {
             let mut variables = instruction.flags.iter().flat_map(|flag| variables(flag));
             variables.any(is_of_builder).then_some(UnclearForm::BuilderVariable)
         }),
-        "ADD" | "COPY" => unclear_paths(name, rest),
+        "ADD" | "COPY" => unclear_paths(rest),
         "RUN" => {
             let is_list = super::json_list(rest).is_some();
             let is_plain = is_list || !rest.contains("<<") || heredocs::are_plain(rest);
@@ -121,7 +131,8 @@ fn unclear_form(instruction: &DockerfileInstruction) -> Option<UnclearForm> {
             }
             unclear_form(&inner)
         }
-        _ => rest.contains("<<").then_some(UnclearForm::HereDocument),
+        // Others fetch nothing and have no here-documents.
+        _ => None,
     }
 }
 
@@ -133,18 +144,22 @@ fn unclear_image(rest: &str) -> Option<UnclearForm> {
     variables(image).any(is_of_builder).then_some(UnclearForm::BuilderVariable)
 }
 
-fn unclear_paths(name: &str, rest: &str) -> Option<UnclearForm> {
+fn unclear_paths(rest: &str) -> Option<UnclearForm> {
     if rest.starts_with('[') && rest.contains('"') {
         let list = super::json_list(rest).filter(|_| !rest.contains('\\'));
         let Some(list) = list else { return Some(UnclearForm::List) };
-        let is_plain = list.iter().all(|path| LISTED_PATH.is_match(path));
+        let is_plain = list.iter().all(|path| is_plain_path(&LISTED_PATH, path));
         return (!is_plain).then_some(UnclearForm::Word);
     }
     blank_separated(rest).find_map(|word| match word.contains("<<") {
-        true if name == "COPY" && heredocs::is_plain_operator(word) => None,
+        true if heredocs::is_plain_operator(word) => None,
         true => Some(UnclearForm::HereDocument),
-        false => (!PATH.is_match(word)).then_some(UnclearForm::Word),
+        false => (!is_plain_path(&PATH, word)).then_some(UnclearForm::Word),
     })
+}
+
+fn is_plain_path(form: &Regex, path: &str) -> bool {
+    form.is_match(path) && !LONGER_NAME.is_match(path)
 }
 
 /// The words of arguments that have no quotes or escapes.

@@ -4,22 +4,24 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::{REFERENCE, UnclearForm, VARIABLE, pattern};
+use super::{REFERENCE, UnclearForm, pattern, quoted};
 
-static FLAG: LazyLock<Regex> = LazyLock::new(|| {
-    let plain = r"[A-Za-z0-9._/@:+~*?=,%!{}\[\]-]";
-    pattern(&format!("^--[a-z][a-z-]*(?:=(?:{plain}|{VARIABLE})*)?$"))
-});
+static NAME: LazyLock<Regex> = LazyLock::new(|| pattern("^--[a-z][a-z-]*$"));
+
+static VALUE: LazyLock<Regex> =
+    LazyLock::new(|| pattern(&quoted(r"[A-Za-z0-9._/@:+~*?=,%!{}\[\]-]")));
 
 /// The form of a flag of `FROM`, `RUN`, `COPY` or `ADD` that builders read in different ways, or that some
 /// of them refuse and others grant.
 pub(super) fn unclear_flag(flag: &str) -> Option<UnclearForm> {
     let (name, value) = flag.split_once('=').unwrap_or((flag, ""));
-    if !FLAG.is_match(flag) {
+    if !NAME.is_match(name) || !(value.is_empty() || VALUE.is_match(value)) {
         return Some(UnclearForm::Flag);
     }
+    // Readers of images remove no quotes.
+    let is_bare = !value.is_empty() && !value.contains(['"', '\'']);
     match name {
-        "--from" | "--mount" if value.is_empty() => Some(UnclearForm::Flag),
+        "--from" | "--mount" if !is_bare => Some(UnclearForm::Flag),
         "--from" => (!REFERENCE.is_match(value)).then_some(UnclearForm::CopySource),
         "--mount" => unclear_mount(value),
         _ => grants_more(name, value).then_some(UnclearForm::Isolation),
@@ -55,8 +57,11 @@ fn grants_more(name: &str, value: &str) -> bool {
 /// The form of a flag in a line that may be one of a script. Other flags there hide nothing.
 pub(super) fn unclear_flag_of_line(flag: &str) -> Option<UnclearForm> {
     let (name, value) = flag.split_once('=').unwrap_or((flag, ""));
-    if flag == "--from" || flag.contains(['"', '\'', '\\', '`']) {
+    if flag == "--from" {
         return Some(UnclearForm::Flag);
+    }
+    if flag.contains(['"', '\'', '\\', '`']) {
+        return unclear_flag(flag);
     }
     if name == "--mount" && has_variable(value) {
         return Some(UnclearForm::Mount);

@@ -9,13 +9,19 @@ use crate::environment::dockerfile::words;
 
 /// The word that ends a here-document.
 const NAME: &str =
-    r#"(?:[A-Za-z_][A-Za-z0-9_]*|"[A-Za-z_][A-Za-z0-9_]*"|'[A-Za-z_][A-Za-z0-9_]*')"#;
+    r#"(?:[A-Za-z_][A-Za-z0-9_.-]*|"[A-Za-z_][A-Za-z0-9_.-]*"|'[A-Za-z_][A-Za-z0-9_.-]*')"#;
 
 /// A word that begins a here-document in a command.
 static HEREDOC: LazyLock<Regex> = LazyLock::new(|| pattern(&format!(r"^[0-9]*<<-?[ \t]*{NAME}$")));
 
-/// The same, among paths.
+/// An operator without a word, which begins none for any builder.
+static EMPTY: LazyLock<Regex> = LazyLock::new(|| pattern(r#"^[0-9]*<<-?(?:""|'')$"#));
+
+/// A word that begins a here-document among paths.
 static OPERATOR: LazyLock<Regex> = LazyLock::new(|| pattern(&format!("^<<-?{NAME}$")));
+
+/// A `<<` that is no part of `<<<`, with which no builder begins a here-document.
+static MAY_BEGIN: LazyLock<Regex> = LazyLock::new(|| pattern("(?:^|[^<])<<(?:[^<]|$)|<<<<"));
 
 /// A command whose quotes are closed.
 static CLOSED: LazyLock<Regex> =
@@ -34,6 +40,9 @@ pub(super) fn is_plain_operator(word: &str) -> bool {
 
 /// Whether all builders find the same here-documents in a command.
 pub(super) fn are_plain(command: &str) -> bool {
+    if !MAY_BEGIN.is_match(command) {
+        return true;
+    }
     let is_odd = |c: char| c.is_whitespace() && !matches!(c, ' ' | '\t');
     let mut substitutions = command.match_indices("${").map(|(at, _)| &command[at..]);
     CLOSED.is_match(command)
@@ -48,7 +57,7 @@ fn is_plain_word(word: &str) -> bool {
     let bare = QUOTED.replace_all(word, "\"");
     let Some(at) = bare.find("<<") else { return true };
     let (before, operator) = bare.split_at(at);
-    if HEREDOC.is_match(word) {
+    if HEREDOC.is_match(word) || EMPTY.is_match(word) {
         return true;
     }
     match before.bytes().all(|byte| byte.is_ascii_digit()) {

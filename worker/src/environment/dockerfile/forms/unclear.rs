@@ -3,9 +3,7 @@
 /// A form of a Dockerfile that builders read in different ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UnclearForm {
-    /// A first line `#!`.
-    Interpreter,
-    /// The directive `escape`.
+    /// The directive `escape` with another character.
     EscapeDirective,
     /// A directive that is not ASCII.
     Directive,
@@ -50,14 +48,13 @@ pub enum UnclearForm {
 impl UnclearForm {
     /// Its description, and that of the form to write instead.
     const fn texts(self) -> (&'static str, &'static str) {
-        const HEREDOCS: &str = "here-documents of `RUN` and `COPY` that begin with `<<NAME` and a plain \
-                               name, `<<` in plain quotes, or a script in a file";
-        const WORDS: &str = "words of ASCII letters, digits and `._/@:+~*?=,%!#&()[]-`, with variables as \
-                             `$NAME` or `${NAME}`, or a JSON list of such words";
+        const HEREDOCS: &str = "`<<NAME` or `<<-NAME` in `RUN`, `COPY` or `ADD`, with a plain name, in quotes \
+                               or not, `<<<`, `<<` in plain quotes, or a script in a file";
+        const WORDS: &str = "words of letters, digits and `._/@:+~*?=,%!#&()[]{}^-`, with variables as `$NAME` \
+                             or `${NAME}`, in quotes or not, or a JSON list of such words";
         const PLAIN_NAME: &str = "a plain name, with variables as `$NAME` or `${NAME}` that plain `ARG \
                                   NAME=VALUE` set before the first `FROM`";
         match self {
-            Self::Interpreter => ("a first line `#!`", "a Dockerfile without it"),
             Self::EscapeDirective => {
                 ("a directive `escape`", "`\\` as the escape character, without a directive")
             }
@@ -76,8 +73,9 @@ impl UnclearForm {
                 "ASCII, with spaces between instruction, flags and arguments",
             ),
             Self::Flag => (
-                "a flag with quotes, escapes, other characters or without a value",
-                "flags `--NAME=VALUE` of ASCII letters, digits and `._/@:+~*?=,%!-`",
+                "a flag with escapes, other characters or without a value",
+                "`--NAME=VALUE` of ASCII letters, digits and `._/@:+~*?=,%!{}[]-`, with variables as `$NAME` \
+                 or `${NAME}`; `--from=` and `--mount=` without quotes",
             ),
             Self::Mount => (
                 "a mount with a variable",
@@ -90,13 +88,16 @@ impl UnclearForm {
             ),
             Self::CopySource => (
                 "a source of files that is no plain name",
-                "the name of a stage or an image, without variables",
+                "the name of a stage or an image, without variables: `FROM IMAGE AS NAME`, then `--from=NAME`",
             ),
             Self::BaseImage => ("a base image that is no plain word", PLAIN_NAME),
             Self::ImageName => {
                 ("an image whose name, with its variables, is not plain", PLAIN_NAME)
             }
-            Self::NoImage => ("an image without a name", "an argument with a value"),
+            Self::NoImage => (
+                "an image without a name",
+                "`ARG NAME=VALUE` before the first `FROM`, or a build argument",
+            ),
             Self::BuilderVariable => {
                 ("an image that depends on a variable of the builder", "an `ARG` of another name")
             }
