@@ -117,8 +117,8 @@ fn build_arguments_choose_images() {
 fn image_whose_name_is_empty_is_unclear() {
     let args = BTreeMap::from([("BASE".to_owned(), String::new())]);
     let found = build_fetches("ARG BASE=debian\nFROM $BASE\n", &args);
-    assert_eq!((found.len(), found[0].kind, &*found[0].source), (1, NO_IMAGE, "$BASE"));
-    assert_eq!(fetches("ARG B\nFROM $B\n"), [(NO_IMAGE, "$B".to_owned())]);
+    assert_eq!((found.len(), found[0].kind, &*found[0].written), (1, NO_IMAGE, "$BASE"));
+    assert_eq!(fetches("ARG B\nFROM $B\n"), [(NO_IMAGE, "FROM".to_owned())]);
     let text = "FROM a AS amd64\nFROM b AS arm64\nFROM $TARGETARCH\n";
     assert_eq!(fetches(text), [(Image, "a".to_owned()), (Image, "b".to_owned())]);
 }

@@ -38,18 +38,23 @@ pub(super) fn is_plain_operator(word: &str) -> bool {
     OPERATOR.is_match(word)
 }
 
-/// Whether all builders find the same here-documents in a command.
-pub(super) fn are_plain(command: &str) -> bool {
+/// The part of a command with `<<` for which builders find different here-documents.
+pub(super) fn unclear_part(command: &str) -> Option<String> {
     if !MAY_BEGIN.is_match(command) {
-        return true;
+        return None;
     }
-    let is_odd = |c: char| c.is_whitespace() && !matches!(c, ' ' | '\t');
+    if !CLOSED.is_match(command) || crate::environment::dockerfile::may_be_json_list(command) {
+        return Some(command.to_owned());
+    }
+    let is_odd = |c: &char| c.is_whitespace() && !matches!(c, ' ' | '\t');
+    if let Some(odd) = command.chars().find(is_odd) {
+        return Some(odd.to_string());
+    }
     let mut substitutions = command.match_indices("${").map(|(at, _)| &command[at..]);
-    CLOSED.is_match(command)
-        && !command.contains(is_odd)
-        && !crate::environment::dockerfile::may_be_json_list(command)
-        && substitutions.all(|begun| SUBSTITUTION.is_match(begun))
-        && words::split_command(command, '\\').iter().all(|word| is_plain_word(word))
+    if let Some(odd) = substitutions.find(|begun| !SUBSTITUTION.is_match(begun)) {
+        return odd.split_inclusive('}').next().map(str::to_owned);
+    }
+    words::split_command(command, '\\').into_iter().find(|word| !is_plain_word(word))
 }
 
 fn is_plain_word(word: &str) -> bool {

@@ -212,7 +212,7 @@ fn ordinary_dockerfiles_are_plain() {
 fn line_of_a_script_is_unclear_only_with_flags_or_a_list() {
     let forms = |line: &str| {
         let file = Dockerfile::read(&format!("FROM a\n{line}\n"));
-        file.instructions.iter().filter_map(unclear_line).collect::<Vec<_>>()
+        unclear_lines(&file).into_iter().map(|place| place.form).collect::<Vec<_>>()
     };
     for (line, expected) in [
         ("COPY --chown=\u{e0}--from=h/x /a /b", Flag),

@@ -127,3 +127,30 @@ impl UnclearForm {
         self.texts().1
     }
 }
+
+/// Longest part of a text in a message, in characters.
+const SHOWN_CHARS: usize = 60;
+
+/// A part of a Dockerfile in such a form.
+pub(super) struct UnclearPart {
+    pub(super) form: UnclearForm,
+    /// The text, shortened, with blanks that are not to be seen as codes.
+    pub(super) written: String,
+}
+
+impl UnclearPart {
+    pub(super) fn new(form: UnclearForm, written: &str) -> Self {
+        let mut shown = String::new();
+        for (count, c) in written.chars().enumerate() {
+            if count == SHOWN_CHARS {
+                shown.push('…');
+                break;
+            }
+            match c.is_control() || (c.is_whitespace() && c != ' ') {
+                true => shown.extend(c.escape_default()),
+                false => shown.push(c),
+            }
+        }
+        Self { form, written: shown }
+    }
+}
