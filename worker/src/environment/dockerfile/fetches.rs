@@ -156,16 +156,20 @@ fn images_of_builders(
     file: &Dockerfile,
     build_args: &BTreeMap<String, String>,
 ) -> BTreeSet<BuildFetch> {
-    let mut found = BTreeSet::new();
+    let mut ways = BTreeSet::new();
     for set in platforms(file, build_args) {
         let mut all = set.clone();
         all.extend(build_args.clone());
-        for (set, given) in [(&all, &all), (&set, build_args), (&set, &all)] {
-            found.extend(images_of(file, set, given));
-        }
+        ways.insert((set.clone(), build_args.clone()));
+        ways.insert((all.clone(), all.clone()));
+        ways.insert((set, all));
+    }
+    let mut found = BTreeSet::new();
+    for (set, given) in &ways {
+        found.extend(images_of(file, set, given));
     }
     // Builders without platform arguments. The name of an image that needs one is whole for others.
-    for set in [build_args, &BTreeMap::new()] {
+    for set in BTreeSet::from([build_args, &BTreeMap::new()]) {
         let images = images_of(file, set, build_args);
         found.extend(images.filter(|fetch| fetch.kind == BuildFetchKind::Image));
     }

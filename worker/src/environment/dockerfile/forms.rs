@@ -211,6 +211,12 @@ fn is_of_builder(name: &str) -> bool {
         )
 }
 
+/// Whether builds have an argument of a platform: an `ARG` changes its value for some builders alone.
+fn is_of_platform(name: &str) -> bool {
+    let part = name.strip_prefix("TARGET").or_else(|| name.strip_prefix("BUILD"));
+    part.is_some_and(|part| matches!(part, "PLATFORM" | "OS" | "ARCH" | "VARIANT"))
+}
+
 /// The arguments before the first `FROM` that are not plain, or that choose an image or its platform and have
 /// no plain value.
 fn unclear_arguments(file: &Dockerfile) -> Vec<UnclearPlace> {
@@ -253,7 +259,7 @@ fn unclear_values(words: &[String], choosing: &mut HashSet<String>) -> Vec<Uncle
         let is_of_same = |name| first.get(name).is_some_and(|first| *first < index);
         let form = if !CHOSEN.is_match(value) {
             Some(UnclearForm::ArgumentValue)
-        } else if variables(value).any(is_of_builder) {
+        } else if is_of_platform(name) || variables(value).any(is_of_builder) {
             Some(UnclearForm::BuilderVariable)
         } else {
             variables(value).any(is_of_same).then_some(UnclearForm::SameArgument)

@@ -158,6 +158,7 @@ fn argument_that_chooses_an_image_is_plain() {
         ("ARG A=${B:+\"c\"}\nARG D=e$A\nFROM f:$D\n", ArgumentValue),
         ("ARG A=${HTTPS_PROXY:+h:5000/}\nFROM ${A}b\n", BuilderVariable),
         ("ARG A=linux/$*amd64\nFROM --platform=$A b\n", ArgumentValue),
+        ("ARG TARGETARCH=arm64\nFROM --platform=linux/$TARGETARCH a\n", BuilderVariable),
         ("ARG A=a B=${A:-h:5000/b}\nFROM $B\n", SameArgument),
         ("ARG A B=$A\nFROM $B\n", SameArgument),
     ] {
@@ -166,7 +167,7 @@ fn argument_that_chooses_an_image_is_plain() {
     for text in [
         "ARG A=\"a b\" C='d $e' F=${G#h}\nARG I\nFROM a:$I\n",
         "ARG A=debian T=12 S=\"slim\"\nARG F=${A:-x}:$T\nFROM ${F}-${S} AS b\n",
-        "ARG A=${A:-b} C=d D=$C\nFROM $A\n",
+        "ARG A=${A:-b} C=d D=$C\nARG TARGETOS BUILDARCH=x\nFROM $A-$TARGETOS\n",
         "ARG A='debian'\nFROM $A\nARG P=\"a\\ b\"\nENV Q ${P%%c} R\n",
     ] {
         assert_eq!(unclear(text), [], "{text:?}");
