@@ -20,6 +20,7 @@ use crate::engine::ReopenSelection;
 use crate::events::sinks::terminal::format::{number, number_or_dash, seconds};
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
+use crate::results::known_cost::{self, NullUnknownCosts};
 use crate::results::view::{
     RecordedExecution, RunView, RunViewState, TrialDetail, TrialFilter, TrialLookupError, TrialRow,
     TrialState, find_trial,
@@ -118,7 +119,7 @@ pub(super) async fn run(args: &ShowArgs, printer: &Printer) -> Result<ExitCode, 
     }
     let document = TrialDocument { detail, executions };
     match args.json {
-        true => printer.json(&document)?,
+        true => printer.json(&NullUnknownCosts(&document))?,
         false => {
             let hints = hints(&document.detail.row, &args.run_dir, Some(state));
             printer.data(&render_trial(&document, hints, printer.out.width))?;
@@ -155,7 +156,7 @@ async fn on_server(run: &RunUrl, args: &ShowArgs, printer: &Printer) -> Result<E
         printer.json(&shown)?;
         return Ok(ExitCode::Success);
     }
-    let document: TrialDocument = remote_api::read(shown)?;
+    let document: TrialDocument = remote_api::read(known_cost::with_recorded_costs(shown))?;
     let hints = hints(&document.detail.row, &args.run_dir, None);
     printer.data(&render_trial(&document, hints, printer.out.width))?;
     Ok(ExitCode::Success)
