@@ -55,6 +55,7 @@ for dialect in ["responses", "responses", "chat"]:
     let command = project.command(&["show", "jobs/calls", "caller", "--json"]);
     let shown = project.start(command).wait(DEADLINE).expect_code(ExitCode::Success).stdout;
     let shown: Value = serde_json::from_str(&shown).expect("JSON");
+    assert_eq!((&shown["cost"], &shown["cost_is_lower_bound"]), (&Value::Null, &json!(true)));
     let command = project.command(&["events", "jobs/calls", "--json"]);
     let events = project.start(command).wait(DEADLINE).expect_code(ExitCode::Success).stdout;
     let mut events = events.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
