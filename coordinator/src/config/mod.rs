@@ -75,7 +75,7 @@ pub use fetch_access::{FetchAccess, FetchNetwork};
 pub(crate) use fetch_access::{RemoteHost, describe as describe_refusal};
 #[cfg(feature = "gateway")]
 pub use gateway_file::{GatewayFile, read_gateway};
-pub(crate) use harbor_job::retry_fault;
+pub(crate) use harbor_job::expected_retry;
 pub use host_path::{HostAccess, HostPathRules, HostSource, SourceBounds};
 pub use job_file::{JOB_REFERENCE, JobFile, LogLevel};
 pub use location::SourceLocation;

@@ -54,7 +54,7 @@ pub(crate) use capability::trajectory_files;
 pub(crate) use discover::TASK_FILE;
 pub(crate) use git::checked_out_commit;
 pub(crate) use instruction::read as read_instruction;
-pub(crate) use line_ends::has_windows_line_ends;
+pub(crate) use line_ends::{has_windows_line_ends, solution_line_end_errors};
 pub(crate) use pack::check as check_packing;
 pub(crate) use spec::task_spec as specification;
 

@@ -113,11 +113,7 @@ fn line_end_faults(
 ) -> (Option<TrialError>, Option<TrialError>) {
     let has_oracle = context.job.agents.iter().any(|agent| agent.spec.kind == AgentKind::Oracle);
     let of_solution = scripts.of_solution.iter().filter(|_| has_oracle);
-    for script in scripts.of_task.iter().chain(of_solution) {
-        let location = SourceLocation { key: String::new(), line: Some(1) };
-        let file = dir.join(script);
-        let expected = "lines that end with LF";
-        let error = location.error(&file, ErrorKind::BadFile, line_ends::WHY, expected);
+    for error in line_ends::errors(dir, scripts.of_task.iter().chain(of_solution)) {
         if context.options.strict {
             problems.error(error);
         } else {
