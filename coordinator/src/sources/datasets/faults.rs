@@ -48,6 +48,13 @@ impl FaultyTasks {
         invalid(ErrorType::TaskNotFound, ErrorCode::REFUSED, message)
     }
 
+    /// The error of the trials of a task whose name is too long, told under the name `shown`.
+    pub(super) fn settle_misnamed(&mut self, shown: &str, error: ConfigError) -> TrialError {
+        let message = format!("the task {shown} cannot run: {}", summary(&error, None));
+        self.add(vec![error]);
+        invalid(ErrorType::TaskInvalid, ErrorCode::REFUSED, message)
+    }
+
     fn add(&mut self, errors: Vec<ConfigError>) {
         self.errors.extend(errors);
         self.tasks += 1;

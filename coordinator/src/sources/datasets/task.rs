@@ -189,6 +189,19 @@ pub(super) fn unfetched(
     DatasetTask { fault, ..task }
 }
 
+/// The task in `dir` whose name is too long, under the name `name`.
+pub(super) fn misnamed(
+    context: &TaskLoadContext<'_>,
+    name: String,
+    dir: PathBuf,
+    error: ConfigError,
+    faulty: &mut FaultyTasks,
+) -> DatasetTask {
+    let fault = Some(faulty.settle_misnamed(&format!("{}/{name}", context.dataset), error));
+    let file = unreadable_task(&dir.join(TASK_FILE), context.format);
+    DatasetTask { fault, ..task_without_faults(name, dir, file, TaskParts::default()) }
+}
+
 /// An error of a task's definition.
 pub(super) fn invalid(kind: ErrorType, code: ErrorCode, message: String) -> TrialError {
     TrialError::new(kind, code, ErrorClass::Task, RetryClass::Permanent, message)
