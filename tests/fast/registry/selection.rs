@@ -65,6 +65,35 @@ fn task_that_its_repository_lacks_fails_its_trial_and_others_run() {
 }
 
 #[test]
+fn task_with_unusable_address_fails_its_trial_and_others_run() {
+    let fixture = RegistryFixture::empty();
+    fixture.repository("here", &["alpha".to_owned()], "first");
+    fixture.registry(&json!([{"name": "mixed", "tasks": [
+        {"name": "alpha", "git_url": fixture.url("here"), "path": "tasks/alpha"},
+        {"name": "blank", "git_url": "nothing://x y", "path": "tasks/alpha"},
+        {"name": "scheme", "git_url": "nothing://x/y", "path": "tasks/alpha"},
+    ]}]));
+    fixture.job(&dataset(""));
+    let ended = fixture.start(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
+    let results = fixture.project.results("j");
+    assert_eq!(results.trial("nop", "alpha").reward(), Some(1.0), "{}", ended.stderr);
+    for (name, text) in [
+        ("blank", "the `git_url` \"nothing://x y\" in the registry, which is not an address"),
+        ("scheme", "cannot fetch the repository nothing://x/y: transport 'nothing' not allowed"),
+    ] {
+        let trial = results.trial("nop", name);
+        assert_eq!((trial.error(), trial.reward()), (Some("task_not_found"), None), "{name}");
+        assert!(trial.message().contains(text), "{}", trial.message());
+        let alone = ["run", "job.yaml", "-t", name, "--name", name];
+        let alone = fixture.start(&alone).wait(DEADLINE).expect_code(ExitCode::Config);
+        let _said = alone.expect_stderr(text);
+    }
+    let strict = ["run", "job.yaml", "--strict", "--name", "strict"];
+    let refused = fixture.start(&strict).wait(DEADLINE).expect_code(ExitCode::Config);
+    let _said = refused.expect_stderr("the `git_url` \"nothing://x y\" in the registry");
+}
+
+#[test]
 fn repository_that_does_not_answer_refuses_the_run() {
     let fixture = fixture();
     fixture.job(&dataset(""));

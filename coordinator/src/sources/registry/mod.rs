@@ -74,7 +74,7 @@ pub enum FetchError {
         /// The end of git's output.
         said: String,
     },
-    /// Its server answers that it has no such repository.
+    /// Its server answers that it has no such repository, or its address has an unknown scheme.
     #[error("cannot fetch the repository {url}: {said}")]
     NoRepository {
         /// Address, without password.
