@@ -38,7 +38,7 @@ impl TaskLoadContext<'_> {
     }
 }
 
-/// Loads the task in `dir`, without its commit; `None` if an error concerns the run.
+/// Loads the task in `dir`, without its commit; `None` if it cannot be loaded in a strict run.
 pub(super) fn load(
     context: &TaskLoadContext<'_>,
     name: String,
@@ -50,20 +50,24 @@ pub(super) fn load(
     let mut own = Diagnostics::default();
     let root = open(&dir, &mut own);
     let read = match &root {
-        Some(root) if !all_inside(&dir, root, top_level_entries(), problems) => return None,
+        Some(root) if !all_inside(&dir, root, top_level_entries(), &mut own) => None,
         Some(_) => read_task(&dir.join(TASK_FILE), context.format, &mut own),
         None => None,
     };
     if own.has_errors() && !context.options.strict {
-        let fault = Some(faulty.settle(&shown, &dir, own, problems)?);
-        let unread = || unreadable_task(&dir.join(TASK_FILE), context.format);
-        let (file, parts) = (read.unwrap_or_else(unread), TaskParts::default());
-        return Some(DatasetTask { fault, ..task_without_faults(name, dir, file, parts) });
+        let fault = faulty.settle(&shown, &dir, own, problems);
+        let file = read.unwrap_or_else(|| unreadable_task(&dir.join(TASK_FILE), context.format));
+        return Some(task_with_fault(name, dir, file, fault));
     }
     problems.extend(std::mem::take(&mut own));
     let (root, file) = (root?, read?);
-    if !all_inside(&dir, &root, entries_of_steps(&file), problems) {
-        return None;
+    if !all_inside(&dir, &root, entries_of_steps(&file), &mut own) {
+        if context.options.strict {
+            problems.extend(own);
+            return None;
+        }
+        let fault = faulty.settle(&shown, &dir, own, problems);
+        return Some(task_with_fault(name, dir, file, fault));
     }
     check_variables(context, &dir, &file, (&mut own, problems));
     let layout = TaskLayout::new(context.job, &root, &file);
@@ -87,7 +91,7 @@ pub(super) fn load(
         refuse_missing(&dir, missing.iter().chain(&unsolved), problems);
         unsupported.into_job_errors(context.job).for_each(|error| problems.error(error));
     } else if own.has_errors() {
-        fault = Some(faulty.settle(&shown, &dir, own, problems)?);
+        fault = Some(faulty.settle(&shown, &dir, own, problems));
     } else {
         problems.extend(own);
     }
@@ -176,6 +180,12 @@ fn task_without_faults(
     }
 }
 
+/// A task whose parts are not looked at, because it cannot run.
+fn task_with_fault(name: String, dir: PathBuf, file: TaskFile, fault: TrialError) -> DatasetTask {
+    let task = task_without_faults(name, dir, file, TaskParts::default());
+    DatasetTask { fault: Some(fault), ..task }
+}
+
 /// The task of a registry that cannot be fetched.
 pub(super) fn unfetched(
     context: &TaskLoadContext<'_>,
@@ -183,10 +193,9 @@ pub(super) fn unfetched(
     error: ConfigError,
     faulty: &mut FaultyTasks,
 ) -> DatasetTask {
-    let fault = Some(faulty.settle_unfetched(&format!("{}/{name}", context.dataset), error));
+    let fault = faulty.settle_unfetched(&format!("{}/{name}", context.dataset), error);
     let file = unreadable_task(Path::new(TASK_FILE), context.format);
-    let task = task_without_faults(name, PathBuf::new(), file, TaskParts::default());
-    DatasetTask { fault, ..task }
+    task_with_fault(name, PathBuf::new(), file, fault)
 }
 
 /// The task in `dir` whose name is too long, under the name `name`.
@@ -197,9 +206,9 @@ pub(super) fn misnamed(
     error: ConfigError,
     faulty: &mut FaultyTasks,
 ) -> DatasetTask {
-    let fault = Some(faulty.settle_misnamed(&format!("{}/{name}", context.dataset), error));
+    let fault = faulty.settle_misnamed(&format!("{}/{name}", context.dataset), error);
     let file = unreadable_task(&dir.join(TASK_FILE), context.format);
-    DatasetTask { fault, ..task_without_faults(name, dir, file, TaskParts::default()) }
+    task_with_fault(name, dir, file, fault)
 }
 
 /// An error of a task's definition.
