@@ -266,7 +266,8 @@ fn all_inside(
 }
 
 /// Checks the variables of a task file. Its author is not the job's, so it may use only variables
-/// that the job lists: others concern the run. A variable that is not set concerns the task alone.
+/// that the job lists: another one that is set concerns the run. A variable that is not set concerns the task
+/// alone, because there is nothing to allow.
 fn check_variables(
     context: &TaskLoadContext<'_>,
     dir: &Path,
@@ -291,24 +292,31 @@ fn check_variable(
         hint: Some(hint),
         ..variable.location.error(file, kind, found, expected)
     };
+    let job = shown(&context.job.file);
     for (name, has_default) in variable.template.variables() {
         let listed = context.options.trust_tasks || context.job.task_env.contains(&name);
-        if !listed {
-            problems.error(fault(
-                ErrorKind::VariableNotListed,
-                format!("`${{{name}}}`, which the job does not allow tasks to use"),
-                "variables listed in the job's `task_env`",
-                format!(
-                    "add {name} to `task_env` in {}, or pass `-y` to allow every variable that tasks use",
-                    shown(&context.job.file)
-                ),
-            ));
-        } else if !has_default && !context.is_set(&name) {
+        let is_set = context.is_set(&name);
+        let listing = format!(
+            "add {name} to `task_env` in {job}, or pass `-y` to allow every variable that tasks use"
+        );
+        if !has_default && !is_set {
+            let hint = match listed {
+                true => format!("export {name}, or write `${{{name}:-default}}`"),
+                false => format!("export {name}, and {listing}"),
+            };
             own.error(fault(
                 ErrorKind::UnsetVariable,
                 format!("`${{{name}}}`, which is not set in the environment"),
                 "variables that are set",
-                format!("export {name}, or write `${{{name}:-default}}`"),
+                hint,
+            ));
+        } else if !listed {
+            let concerned = if is_set { &mut *problems } else { &mut *own };
+            concerned.error(fault(
+                ErrorKind::VariableNotListed,
+                format!("`${{{name}}}`, which the job does not allow tasks to use"),
+                "variables listed in the job's `task_env`",
+                listing,
             ));
         }
     }
