@@ -7,8 +7,9 @@
 //!
 //! A task that cannot be read, that its repository lacks, that lacks a file, or that asks for
 //! something that the environment does not support, is kept with its fault: its trials settle as
-//! `task_invalid` or `task_not_found`, unless the run is strict. A path that leads out of a task, a
-//! variable or host that is not allowed, and a repository that does not answer, refuse the run.
+//! `task_invalid` or `task_not_found`, unless the run is strict. So are those of a task with a link
+//! out of it, which is never followed. A variable that is set, or a host, that is not allowed, and a
+//! repository that does not answer, refuse the run.
 
 mod bundle;
 mod capability;
