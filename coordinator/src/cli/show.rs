@@ -16,6 +16,7 @@ use super::output::{Printer, quoted};
 use super::remote_api::{self, RunUrl};
 use super::run_place::RunPlace;
 use super::{search_dir, store_url};
+use crate::config::local_time;
 use crate::engine::ReopenSelection;
 use crate::events::sinks::terminal::format::{cost, number, number_or_dash, seconds};
 use crate::events::sinks::terminal::table;
@@ -289,7 +290,7 @@ fn render_trial(document: &TrialDocument, hints: Vec<String>, width: Option<usiz
         }
     }
     let times = [("settled", row.settled_at), ("next try", row.next_try_at)];
-    facts.extend(times.iter().filter_map(|(key, at)| Some((*key, format!("{:.0}", (*at)?)))));
+    facts.extend(times.iter().filter_map(|(key, at)| Some((*key, local_time::shown((*at)?)))));
     facts.extend(detail.task_git_commit_id.clone().map(|commit| ("commit", commit)));
     let labels = std::iter::once("hint").chain(std::iter::repeat(""));
     facts.extend(labels.zip(hints));
@@ -310,7 +311,7 @@ fn executions_table(executions: &[RecordedExecution], width: Option<usize>) -> S
     let rows = executions.iter().map(|recorded| {
         let execution = &recorded.view.execution;
         let started = execution.timestamps.as_ref();
-        let started = started.map_or_else(|| "-".to_owned(), |t| format!("{:.0}", t.started_at));
+        let started = started.map_or_else(|| "-".to_owned(), |t| local_time::shown(t.started_at));
         let durations = execution.durations.as_ref();
         let total = durations.map_or_else(|| "-".to_owned(), |d| seconds(d.total_sec));
         let cells = [

@@ -24,6 +24,7 @@ mod harbor_job;
 mod host_path;
 mod inline_secrets;
 mod job_file;
+pub(crate) mod local_time;
 mod location;
 mod mcp_file;
 mod profile;
