@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// What clients and builders write before an error, in any order and number.
+/// Texts of clients and builders before an error, in any order and number.
 static PREFIXES: LazyLock<Regex> = LazyLock::new(|| {
     let texts = [
         "(?i:error): ",
