@@ -12,6 +12,11 @@ static NAME: LazyLock<Regex> = LazyLock::new(|| pattern("^--[a-z][a-z-]*$"));
 static VALUE: LazyLock<Regex> =
     LazyLock::new(|| pattern(&quoted(r"[A-Za-z0-9._/@:+~*?=,%!{}\[\]-]")));
 
+/// A name of a variable that quotes end. Docker's builders remove the quotes of flags before they replace
+/// variables, so that the name is longer for them.
+static SPLIT_NAME: LazyLock<Regex> =
+    LazyLock::new(|| pattern(r#"\$[A-Za-z0-9_]*["']+[A-Za-z0-9_]"#));
+
 /// The form of a flag of `FROM`, `RUN`, `COPY` or `ADD` that builders read in different ways, or that some
 /// of them refuse and others grant.
 pub(super) fn unclear_flag(instruction: &str, flag: &str) -> Option<UnclearForm> {
@@ -19,7 +24,7 @@ pub(super) fn unclear_flag(instruction: &str, flag: &str) -> Option<UnclearForm>
     let is_known = rules::flags_of(instruction)
         .is_some_and(|known| known.iter().any(|known| name.strip_prefix("--") == Some(*known)));
     let is_plain = NAME.is_match(name) && (value.is_empty() || VALUE.is_match(value));
-    if !is_plain || !is_known || hides_source(flag) {
+    if !is_plain || !is_known || hides_source(flag) || SPLIT_NAME.is_match(value) {
         return Some(UnclearForm::Flag);
     }
     // Readers of images remove no quotes.
