@@ -17,12 +17,17 @@ const STAGING_NAME: &str = "abbreviations";
 /// Fewer digits are no abbreviation for git.
 const MIN_DIGITS: usize = 4;
 
+/// Fewer decimal digits are a number, such as a year, which would choose a commit by chance.
+const MIN_DECIMAL_DIGITS: usize = 7;
+
 /// Digits of the longest object id.
 const MAX_DIGITS: usize = 64;
 
 /// Whether a text may be an abbreviated commit id.
 pub(super) fn is_abbreviation(text: &str) -> bool {
-    (MIN_DIGITS..MAX_DIGITS).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit())
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    let least = if is_number { MIN_DECIMAL_DIGITS } else { MIN_DIGITS };
+    (least..MAX_DIGITS).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 /// All commits that the branches and tags of a repository have, in a temporary repository.
@@ -106,10 +111,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn abbreviation_has_4_hexadecimal_digits_or_more() {
-        for (text, expected) in
-            [("f505", true), ("F5052B6", true), ("f50", false), ("main", false), ("v1.0", false)]
-        {
+    fn abbreviation_has_4_hexadecimal_digits_or_7_decimal_ones() {
+        for (text, expected) in [
+            ("f505", true),
+            ("F5052B6", true),
+            ("f50", false),
+            ("main", false),
+            ("v1.0", false),
+            ("2024", false),
+            ("202411", false),
+            ("2024113", true),
+        ] {
             assert_eq!(is_abbreviation(text), expected, "{text}");
         }
     }
