@@ -494,7 +494,8 @@ mod tests {
             ),
             ("FROM rollout/x\n", "the image `rollout/x`, which may hold the files of other runs"),
         ] {
-            assert_eq!(refusals(text), [expected], "{text}");
+            let found = refusals(text);
+            assert!(found.iter().any(|text| text == expected), "{text}: {found:?}");
         }
     }
 }

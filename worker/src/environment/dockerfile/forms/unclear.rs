@@ -47,15 +47,18 @@ pub enum UnclearForm {
     Trigger,
 }
 
+const HEREDOCS: &str = "`<<NAME` or `<<-NAME` in `RUN`, `COPY` or `ADD`, with a plain name, in quotes or not, \
+                        `<<<`, `<<` in plain quotes, or a script in a file";
+
+const WORDS: &str = "words of letters, digits and `._/@:+~*?=,%!#&()[]{}^-`, with variables as `$NAME` or \
+                     `${NAME}`, in quotes or not, or a JSON list of such words";
+
+const PLAIN_NAME: &str = "a plain name, with variables as `$NAME` or `${NAME}` that plain `ARG NAME=VALUE` set \
+                          before the first `FROM`";
+
 impl UnclearForm {
     /// Its description, and that of the form to write instead.
     const fn texts(self) -> (&'static str, &'static str) {
-        const HEREDOCS: &str = "`<<NAME` or `<<-NAME` in `RUN`, `COPY` or `ADD`, with a plain name, in quotes \
-                               or not, `<<<`, `<<` in plain quotes, or a script in a file";
-        const WORDS: &str = "words of letters, digits and `._/@:+~*?=,%!#&()[]{}^-`, with variables as `$NAME` \
-                             or `${NAME}`, in quotes or not, or a JSON list of such words";
-        const PLAIN_NAME: &str = "a plain name, with variables as `$NAME` or `${NAME}` that plain `ARG \
-                                  NAME=VALUE` set before the first `FROM`";
         match self {
             Self::EscapeDirective => {
                 ("a directive `escape`", "`\\` as the escape character, without a directive")
