@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::error::CliError;
 use super::output::Printer;
 use super::remote_api::{self, FarmUrl, ServerUrl, is_api_url};
-use crate::config::env_vars;
+use crate::config::{env_vars, local_time};
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
 
@@ -163,7 +163,7 @@ fn render(farm: &Value, width: Option<usize>) -> Result<String, CliError> {
     }
     for (name, key) in [("opened", "created_at"), ("ended", "ended_at")] {
         let at = Timestamp::deserialize(&farm[key]).ok();
-        facts.extend(at.map(|at| (name, format!("{at:.0}"))));
+        facts.extend(at.map(|at| (name, local_time::shown(at))));
     }
     let rows = facts.into_iter();
     let rows = rows.map(|(key, value)| vec![key.to_owned(), escape::line(&value).into_owned()]);
@@ -200,7 +200,9 @@ fn status_facts(status: &FarmStatus) -> Vec<(&'static str, String)> {
         let calls = format!("{} model calls without token ids", totals.calls_without_ids);
         facts.push(("warning", format!("{calls}: nothing can be trained on them")));
     }
-    facts.extend(status.pause.map(|pause| ("paused", format!("since {:.0}", pause.since))));
+    facts.extend(
+        status.pause.map(|pause| ("paused", format!("since {}", local_time::shown(pause.since)))),
+    );
     facts.extend(status.model_calls.map(|calls| {
         let held = format!("{} in flight, {} held back", calls.in_flight, calls.held);
         ("calls", held)

@@ -24,6 +24,7 @@ mod harbor_job;
 mod host_path;
 mod inline_secrets;
 mod job_file;
+pub(crate) mod local_time;
 mod location;
 mod mcp_file;
 mod profile;
@@ -75,7 +76,7 @@ pub use fetch_access::{FetchAccess, FetchNetwork};
 pub(crate) use fetch_access::{RemoteHost, describe as describe_refusal};
 #[cfg(feature = "gateway")]
 pub use gateway_file::{GatewayFile, read_gateway};
-pub(crate) use harbor_job::retry_fault;
+pub(crate) use harbor_job::expected_retry;
 pub use host_path::{HostAccess, HostPathRules, HostSource, SourceBounds};
 pub use job_file::{JOB_REFERENCE, JobFile, LogLevel};
 pub use location::SourceLocation;

@@ -12,7 +12,7 @@ const SHOWN_AFTER: Duration = Duration::from_secs(60);
 /// How long after its end a fault explains the failure of a session, which takes a while to end.
 const EXPLAINS_FOR: Duration = Duration::from_secs(60);
 
-/// What checks of the directory have found.
+/// Results of the checks of the directory.
 #[derive(Debug, Default)]
 pub(super) struct WriteFaults {
     /// When the first of the failed checks in a row began.

@@ -19,8 +19,8 @@ use self::faults::{FaultKinds, inject_faults};
 use self::fleet::Fleet;
 use crate::random_schedules::env_number;
 
-/// Schedules of all families together. `tests/run --extended` runs 1,000.
-const SCHEDULES: u64 = 400;
+/// Schedules of all families together.
+const SCHEDULES: u64 = 1_000;
 
 fn schedules() -> u64 {
     env_number("ROLLOUT_MODEL_SCHEDULES").map_or(SCHEDULES, |n| n / 100).max(4)

@@ -200,7 +200,7 @@ async fn discard_attempt<R: WorkRecipe>(run: &mut R) {
             tracing::debug!("an environment was not created: {error}");
         }
     }
-    // What still writes there would write into the files of the next attempt.
+    // A writer that is left would write into the files of the next attempt.
     attempt.scratch_work.ended().await;
     // Files that remain are overwritten, or the next attempt reports an error about them.
     let _left = tokio::fs::remove_dir_all(&attempt.scratch).await;

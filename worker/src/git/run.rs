@@ -12,7 +12,6 @@ use tokio::process::{Child, Command};
 
 use super::GitError;
 use super::git_config::RepositoryLocation;
-use crate::supervise;
 
 /// Default time limit of a call: a checkout of 200,000 files takes half a minute.
 const CALL_TIMEOUT: Duration = Duration::from_secs(600);
@@ -210,7 +209,9 @@ impl GitCall<'_> {
         W: tokio::io::AsyncWrite + Unpin,
     {
         let (what, max_bytes) = (self.describe(), self.max_bytes);
-        let (mut child, mut group) = self.start().await.map_err(GitError::NotStarted)?;
+        // Not on a blocking thread: there it could outlive a process that ends at that moment.
+        let mut child = self.command().spawn().map_err(GitError::NotStarted)?;
+        let mut group = ProcessGroup(child.id().filter(|_| self.git.has_own_process_group()));
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
@@ -244,17 +245,6 @@ impl GitCall<'_> {
                 what,
             }),
         }
-    }
-
-    /// Starts it. That waits until it has entered its directory, which may be on a disk without an answer.
-    async fn start(&self) -> io::Result<(Child, ProcessGroup)> {
-        let (mut command, has_group) = (self.command(), self.git.has_own_process_group());
-        let start = move || {
-            let child = command.spawn()?;
-            let group = ProcessGroup(child.id().filter(|_| has_group));
-            Ok((child, group))
-        };
-        supervise::blocking(start).await
     }
 
     /// The command without settings, for messages.

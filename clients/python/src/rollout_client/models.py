@@ -191,6 +191,8 @@ class Item:
     """Its error."""
     cost: float | None = None
     """Cost of all its executions, as far as it is known; `None` if nothing of it is."""
+    cost_is_lower_bound: bool = False
+    """Whether the cost of some model calls is not known."""
     worker: str | None = None
     """The worker that ran it, or runs it."""
     total_sec: float | None = None

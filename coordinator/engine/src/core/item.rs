@@ -53,7 +53,7 @@ pub(super) enum ItemStatus {
 }
 
 /// A known execution.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(super) struct KnownExecution {
     pub(super) exec: ExecId,
     pub(super) try_id: TryId,
@@ -68,7 +68,7 @@ pub(super) struct KnownExecution {
 }
 
 /// State of a known execution.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(super) enum ExecutionState {
     /// No result, not lost.
     Open,
@@ -95,7 +95,7 @@ pub(super) enum VoidReason {
 }
 
 /// An end without a verdict.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(super) struct ExecutionLoss {
     pub(super) reason: LostReason,
     pub(super) phase: Option<Phase>,

@@ -256,7 +256,7 @@ mod tests {
             "USER root\nADD http://169.254.169.254/latest/user-data /x",
             "USER root\nCOPY --from=\"10.0.0.5/x\" /a /b",
             "ADD $X /x",
-            "RUN <<E-1\nE-1",
+            "RUN <<E+1\nE+1",
         ] {
             let text = format!("{base}{line}\n");
             for build in [&guarded, &local] {

@@ -18,6 +18,8 @@ pub struct BuildFetch {
     /// The image or the address. The address of an `ADD` is as written. Of an unclear form, the
     /// instruction or directive.
     pub source: String,
+    /// The text of an unclear form, shortened; empty if the form says it all.
+    pub written: String,
 }
 
 /// Kind of a [`BuildFetch`].
@@ -31,6 +33,12 @@ pub enum BuildFetchKind {
     Address,
     /// A form that builders read in different ways, so that they may fetch something.
     Unclear(UnclearForm),
+}
+
+impl BuildFetch {
+    const fn new(line: usize, kind: BuildFetchKind, source: String) -> Self {
+        Self { line, kind, source, written: String::new() }
+    }
 }
 
 /// Build argument that names a frontend.
@@ -81,10 +89,7 @@ pub fn build_fetches(text: &str, build_args: &BTreeMap<String, String>) -> Vec<B
             .collect();
         of_file.retain(|fetch| !refused.contains(&fetch.line));
         found.extend(of_file);
-        let lines = file.instructions.iter();
-        let unclear =
-            lines.filter_map(|one| Some(UnclearPlace::of(one, forms::unclear_line(one)?)));
-        add_unclear(&mut found, unclear.collect());
+        add_unclear(&mut found, forms::unclear_lines(&file));
     }
     found.into_iter().collect()
 }
@@ -111,13 +116,18 @@ fn add_unclear(found: &mut BTreeSet<BuildFetch>, places: Vec<UnclearPlace>) {
             *lines.entry(fetch.line).or_default() |= is_unclear;
         }
     }
-    for UnclearPlace { line, key, form } in places {
+    for UnclearPlace { line, key, form, written } in places {
         let is_word = matches!(form, UnclearForm::Word | UnclearForm::HereDocument);
         if lines.get(&line).is_some_and(|is_unclear| *is_unclear || is_word) {
             continue;
         }
         lines.insert(line, true);
-        found.insert(BuildFetch { line, kind: BuildFetchKind::Unclear(form), source: key });
+        found.insert(BuildFetch {
+            line,
+            kind: BuildFetchKind::Unclear(form),
+            source: key,
+            written,
+        });
     }
 }
 
@@ -129,11 +139,9 @@ fn fetches_of(
     let mut found = BTreeSet::new();
     let own = file.syntax.clone();
     let others = other_frontends(text).into_iter().filter(|other| own.as_ref() != Some(other));
-    found.extend(own.iter().cloned().chain(others).map(|(line, source)| BuildFetch {
-        line,
-        kind: BuildFetchKind::Frontend,
-        source,
-    }));
+    let frontends = own.iter().cloned().chain(others);
+    let frontend = |(line, source)| BuildFetch::new(line, BuildFetchKind::Frontend, source);
+    found.extend(frontends.map(frontend));
     found.extend(images_of_builders(file, build_args));
     for instruction in &file.instructions {
         found.extend(added(instruction));
@@ -148,16 +156,20 @@ fn images_of_builders(
     file: &Dockerfile,
     build_args: &BTreeMap<String, String>,
 ) -> BTreeSet<BuildFetch> {
-    let mut found = BTreeSet::new();
+    let mut ways = BTreeSet::new();
     for set in platforms(file, build_args) {
         let mut all = set.clone();
         all.extend(build_args.clone());
-        for (set, given) in [(&all, &all), (&set, build_args), (&set, &all)] {
-            found.extend(images_of(file, set, given));
-        }
+        ways.insert((set.clone(), build_args.clone()));
+        ways.insert((all.clone(), all.clone()));
+        ways.insert((set, all));
+    }
+    let mut found = BTreeSet::new();
+    for (set, given) in &ways {
+        found.extend(images_of(file, set, given));
     }
     // Builders without platform arguments. The name of an image that needs one is whole for others.
-    for set in [build_args, &BTreeMap::new()] {
+    for set in BTreeSet::from([build_args, &BTreeMap::new()]) {
         let images = images_of(file, set, build_args);
         found.extend(images.filter(|fetch| fetch.kind == BuildFetchKind::Image));
     }
@@ -192,11 +204,11 @@ fn images_of(
     images.map(|base| {
         let line = base.line;
         if base.image.is_empty() {
-            let source = base.written().to_owned();
             let kind = BuildFetchKind::Unclear(UnclearForm::NoImage);
-            return BuildFetch { line, kind, source };
+            let (source, written) = ("FROM".to_owned(), base.written().to_owned());
+            return BuildFetch { line, kind, source, written };
         }
-        BuildFetch { line, kind: BuildFetchKind::Image, source: base.image }
+        BuildFetch::new(line, BuildFetchKind::Image, base.image)
     })
 }
 
@@ -220,8 +232,7 @@ fn added(instruction: &DockerfileInstruction) -> Vec<BuildFetch> {
     let mut sources = super::json_list(&instruction.rest).unwrap_or_else(words);
     sources.pop();
     sources.retain(|source| may_be_address(source));
-    let line = instruction.line;
-    let address = |source| BuildFetch { line, kind: BuildFetchKind::Address, source };
+    let address = |source| BuildFetch::new(instruction.line, BuildFetchKind::Address, source);
     sources.into_iter().map(address).collect()
 }
 

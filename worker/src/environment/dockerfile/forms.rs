@@ -19,6 +19,7 @@ use regex::Regex;
 
 pub(super) use self::head::unclear_text;
 pub use self::unclear::UnclearForm;
+use self::unclear::UnclearPart;
 use super::parse::{Dockerfile, DockerfileInstruction};
 use super::{images, rules, words};
 
@@ -30,17 +31,22 @@ pub(super) struct UnclearPlace {
     /// The instruction or directive.
     pub(super) key: String,
     pub(super) form: UnclearForm,
+    /// The text that has the form, shortened; empty if the form says it all.
+    pub(super) written: String,
 }
 
 impl UnclearPlace {
-    pub(super) fn of(instruction: &DockerfileInstruction, form: UnclearForm) -> Self {
-        Self { line: instruction.line, key: instruction.name.clone(), form }
+    fn of(instruction: &DockerfileInstruction, part: UnclearPart) -> Self {
+        let UnclearPart { form, written } = part;
+        Self { line: instruction.line, key: instruction.name.clone(), form, written }
     }
 }
 
-/// A variable in a form that all builders substitute alike.
-const VARIABLE: &str =
-    r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*(?::[-+][A-Za-z0-9._/@:+~-]*)?\})";
+/// A variable in a form that all builders substitute alike. The word after `:-` or `:+` may have others.
+const VARIABLE: &str = concat!(
+    r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*(?::[-+](?:[A-Za-z0-9._/@:+~-]",
+    r"|\$[A-Za-z_][A-Za-z0-9_]*|\$\{[A-Za-z_][A-Za-z0-9_]*\})*)?\})"
+);
 
 fn pattern(text: &str) -> Regex {
     Regex::new(text).expect("a pattern")
@@ -51,8 +57,14 @@ static REFERENCE: LazyLock<Regex> =
     LazyLock::new(|| pattern(r"^[A-Za-z0-9\[][A-Za-z0-9._/@:\[\]-]*$"));
 
 /// The image of a `FROM`.
-static IMAGE: LazyLock<Regex> =
-    LazyLock::new(|| pattern(&format!(r"^(?:[A-Za-z0-9._/@:\[\]-]|{VARIABLE})+$")));
+static IMAGE: LazyLock<Regex> = LazyLock::new(|| pattern(&quoted(r"[A-Za-z0-9._/@:\[\]-]")));
+
+/// Words of these characters and of variables, with quotes around them or around parts of them. Builders split
+/// words at blanks, also in quotes, and then remove the quotes.
+fn quoted(plain: &str) -> String {
+    let part = format!("{plain}|{VARIABLE}");
+    format!(r#"^(?:{part}|"(?:{part})*"|'{plain}*')+$"#)
+}
 
 /// The value of an argument that chooses an image.
 static CHOSEN: LazyLock<Regex> = LazyLock::new(|| {
@@ -71,92 +83,111 @@ static ARGUMENTS: LazyLock<Regex> = LazyLock::new(|| {
     pattern(&format!(r"^{one}(?:[ \t]+{one})*$"))
 });
 
-const PATH_CHARACTERS: &str = r"A-Za-z0-9._/@:+~*?=,%!#&()\[\]-";
+/// The characters of paths: those of words in all languages, and others that no builder replaces.
+const PATH_CHARACTERS: &str = r"\w./@:+~*?=,%!#&()\[\]{}^-";
 
 /// A source or the target of `ADD` and `COPY`.
-static PATH: LazyLock<Regex> = LazyLock::new(|| {
-    let word = format!("(?:[{PATH_CHARACTERS}]|{VARIABLE})+");
-    pattern(&format!(r#"^(?:{word}|"{word}"|'[{PATH_CHARACTERS}]+')$"#))
-});
+static PATH: LazyLock<Regex> = LazyLock::new(|| pattern(&quoted(&format!("[{PATH_CHARACTERS}]"))));
 
 /// The same in a list.
 static LISTED_PATH: LazyLock<Regex> =
-    LazyLock::new(|| pattern(&format!("^(?:[ {PATH_CHARACTERS}]|{VARIABLE})+$")));
+    LazyLock::new(|| pattern(&format!("^(?:[ {PATH_CHARACTERS}]|{VARIABLE})*$")));
+
+/// A variable whose name some builders take to go on.
+static LONGER_NAME: LazyLock<Regex> =
+    LazyLock::new(|| pattern(r"\$[A-Za-z_][A-Za-z0-9_]*[\w&&[^\x00-\x7F]]"));
 
 /// The places of a Dockerfile, as current builders read its lines, with another form than the plain ones.
 pub(super) fn unclear_places(file: &Dockerfile) -> Vec<UnclearPlace> {
     let each = file.instructions.iter();
-    let unclear = each.filter_map(|one| Some(UnclearPlace::of(one, unclear_form(one)?)));
+    let unclear = each.filter_map(|one| Some(UnclearPlace::of(one, unclear_part(one)?)));
     unclear.chain(unclear_arguments(file)).collect()
 }
 
-fn unclear_form(instruction: &DockerfileInstruction) -> Option<UnclearForm> {
+fn unclear_part(instruction: &DockerfileInstruction) -> Option<UnclearPart> {
     let (name, rest) = (instruction.name.as_str(), instruction.rest.as_str());
-    if !instruction.has_plain_head {
-        return Some(UnclearForm::Head);
+    if let Some(odd) = instruction.odd_head {
+        return Some(UnclearPart::new(UnclearForm::Head, &odd.to_string()));
     }
     if instruction.ends_in_two_escapes {
-        return Some(UnclearForm::Continuation);
+        return Some(UnclearPart::new(UnclearForm::Continuation, ""));
     }
+    let mut flags = instruction.flags.iter();
     if matches!(name, "FROM" | "RUN" | "COPY" | "ADD")
-        && let Some(form) =
-            instruction.flags.iter().find_map(|flag| flags::unclear_flag(name, flag))
+        && let Some(part) =
+            flags.find_map(|flag| flag_part(flag, |flag| flags::unclear_flag(name, flag)))
     {
-        return Some(form);
+        return Some(part);
     }
     match name {
         "FROM" => unclear_image(rest).or_else(|| {
-            let mut variables = instruction.flags.iter().flat_map(|flag| variables(flag));
-            variables.any(is_of_builder).then_some(UnclearForm::BuilderVariable)
+            let mut flags = instruction.flags.iter();
+            let of_builder = |flag: &str| variables(flag).any(is_of_builder);
+            flags.find_map(|flag| {
+                flag_part(flag, |flag| of_builder(flag).then_some(UnclearForm::BuilderVariable))
+            })
         }),
-        "ADD" | "COPY" => unclear_paths(name, rest),
-        "RUN" => {
-            let is_list = super::json_list(rest).is_some();
-            let is_plain = is_list || !rest.contains("<<") || heredocs::are_plain(rest);
-            (!is_plain).then_some(UnclearForm::HereDocument)
+        "ADD" | "COPY" => unclear_paths(rest),
+        "RUN" if rest.contains("<<") && super::json_list(rest).is_none() => {
+            let part = heredocs::unclear_part(rest)?;
+            Some(UnclearPart::new(UnclearForm::HereDocument, &part))
         }
         "ONBUILD" => {
             let inner = instruction.trigger()?;
             if inner.name == "ONBUILD" {
-                return Some(UnclearForm::Trigger);
+                return Some(UnclearPart::new(UnclearForm::Trigger, ""));
             }
-            unclear_form(&inner)
+            unclear_part(&inner)
         }
-        _ => rest.contains("<<").then_some(UnclearForm::HereDocument),
+        // Others fetch nothing and have no here-documents.
+        _ => None,
     }
 }
 
-fn unclear_image(rest: &str) -> Option<UnclearForm> {
+fn flag_part(flag: &str, unclear: impl Fn(&str) -> Option<UnclearForm>) -> Option<UnclearPart> {
+    unclear(flag).map(|form| UnclearPart::new(form, flag))
+}
+
+fn unclear_image(rest: &str) -> Option<UnclearPart> {
+    if !rest.is_ascii() {
+        return Some(UnclearPart::new(UnclearForm::BaseImage, rest));
+    }
     let image = blank_separated(rest).next()?;
-    if !rest.is_ascii() || !IMAGE.is_match(image) {
-        return Some(UnclearForm::BaseImage);
+    if !IMAGE.is_match(image) {
+        return Some(UnclearPart::new(UnclearForm::BaseImage, image));
     }
     if variables(image).any(is_of_builder) {
-        return Some(UnclearForm::BuilderVariable);
+        return Some(UnclearPart::new(UnclearForm::BuilderVariable, image));
     }
-    let mut after = blank_separated(rest).skip(1);
-    let is_plain = match (after.next(), after.next(), after.next()) {
-        (None, ..) => true,
-        (Some(word), Some(name), None) => {
-            word.eq_ignore_ascii_case("as") && images::is_stage_name(name)
-        }
+    let after: Vec<&str> = blank_separated(rest).skip(1).collect();
+    let is_plain = match after.as_slice() {
+        [] => true,
+        [word, name] => word.eq_ignore_ascii_case("as") && images::is_stage_name(name),
         _ => false,
     };
-    (!is_plain).then_some(UnclearForm::StageName)
+    (!is_plain).then(|| UnclearPart::new(UnclearForm::StageName, &after.join(" ")))
 }
 
-fn unclear_paths(name: &str, rest: &str) -> Option<UnclearForm> {
+fn unclear_paths(rest: &str) -> Option<UnclearPart> {
     if rest.starts_with('[') && rest.contains('"') {
         let list = super::json_list(rest).filter(|_| !rest.contains('\\'));
-        let Some(list) = list else { return Some(UnclearForm::List) };
-        let is_plain = list.iter().all(|path| LISTED_PATH.is_match(path));
-        return (!is_plain).then_some(UnclearForm::Word);
+        let Some(list) = list else { return Some(UnclearPart::new(UnclearForm::List, rest)) };
+        let odd = list.iter().find(|path| !is_plain_path(&LISTED_PATH, path));
+        return odd.map(|path| UnclearPart::new(UnclearForm::Word, path));
     }
-    blank_separated(rest).find_map(|word| match word.contains("<<") {
-        true if name == "COPY" && heredocs::is_plain_operator(word) => None,
-        true => Some(UnclearForm::HereDocument),
-        false => (!PATH.is_match(word)).then_some(UnclearForm::Word),
+    blank_separated(rest).find_map(|word| {
+        let form = match word.contains("<<") {
+            true if heredocs::is_plain_operator(word) => return None,
+            true => UnclearForm::HereDocument,
+            false if is_plain_path(&PATH, word) => return None,
+            false => UnclearForm::Word,
+        };
+        Some(UnclearPart::new(form, word))
     })
+}
+
+fn is_plain_path(form: &Regex, path: &str) -> bool {
+    form.is_match(path) && !LONGER_NAME.is_match(path)
 }
 
 /// The words of arguments that have no quotes or escapes.
@@ -180,6 +211,12 @@ fn is_of_builder(name: &str) -> bool {
         )
 }
 
+/// Whether builds have an argument of a platform: an `ARG` changes its value for some builders alone.
+fn is_of_platform(name: &str) -> bool {
+    let part = name.strip_prefix("TARGET").or_else(|| name.strip_prefix("BUILD"));
+    part.is_some_and(|part| matches!(part, "PLATFORM" | "OS" | "ARCH" | "VARIANT"))
+}
+
 /// The arguments before the first `FROM` that are not plain, or that choose an image or its platform and have
 /// no plain value.
 fn unclear_arguments(file: &Dockerfile) -> Vec<UnclearPlace> {
@@ -195,17 +232,18 @@ fn unclear_arguments(file: &Dockerfile) -> Vec<UnclearPlace> {
     // A value has the arguments before it.
     for argument in arguments.into_iter().rev() {
         if !ARGUMENTS.is_match(&argument.rest) {
-            found.push(UnclearPlace::of(argument, UnclearForm::Argument));
+            let part = UnclearPart::new(UnclearForm::Argument, &argument.rest);
+            found.push(UnclearPlace::of(argument, part));
             continue;
         }
-        let forms = unclear_values(&words::split(&argument.rest, file.escape), &mut choosing);
-        found.extend(forms.into_iter().map(|form| UnclearPlace::of(argument, form)));
+        let parts = unclear_values(&words::split(&argument.rest, file.escape), &mut choosing);
+        found.extend(parts.into_iter().map(|part| UnclearPlace::of(argument, part)));
     }
     found
 }
 
-/// The forms of the values of an `ARG` that choose an image, whose own variables choose it, too.
-fn unclear_values(words: &[String], choosing: &mut HashSet<String>) -> Vec<UnclearForm> {
+/// The unclear values of an `ARG` that choose an image. Their own variables choose it, too.
+fn unclear_values(words: &[String], choosing: &mut HashSet<String>) -> Vec<UnclearPart> {
     let parts = words.iter().map(|word| match word.split_once('=') {
         Some((name, value)) => (name, Some(value)),
         None => (word.as_str(), None),
@@ -219,13 +257,14 @@ fn unclear_values(words: &[String], choosing: &mut HashSet<String>) -> Vec<Uncle
     for (index, (name, value)) in parts.iter().enumerate().rev() {
         let Some(value) = value.filter(|_| choosing.contains(*name)) else { continue };
         let is_of_same = |name| first.get(name).is_some_and(|first| *first < index);
-        if !CHOSEN.is_match(value) {
-            found.push(UnclearForm::ArgumentValue);
-        } else if variables(value).any(is_of_builder) {
-            found.push(UnclearForm::BuilderVariable);
-        } else if variables(value).any(is_of_same) {
-            found.push(UnclearForm::SameArgument);
-        }
+        let form = if !CHOSEN.is_match(value) {
+            Some(UnclearForm::ArgumentValue)
+        } else if is_of_platform(name) || variables(value).any(is_of_builder) {
+            Some(UnclearForm::BuilderVariable)
+        } else {
+            variables(value).any(is_of_same).then_some(UnclearForm::SameArgument)
+        };
+        found.extend(form.map(|form| UnclearPart::new(form, &words[index])));
         choosing.extend(variables(value).map(str::to_owned));
     }
     found
@@ -233,33 +272,43 @@ fn unclear_values(words: &[String], choosing: &mut HashSet<String>) -> Vec<Uncle
 
 /// The place of an image whose name, with its variables replaced, is not plain.
 pub(super) fn unclear_name(line: usize, image: &str) -> Option<UnclearPlace> {
-    let place = || UnclearPlace { line, key: "FROM".to_owned(), form: UnclearForm::ImageName };
+    let UnclearPart { form, written } = UnclearPart::new(UnclearForm::ImageName, image);
+    let place = || UnclearPlace { line, key: "FROM".to_owned(), form, written };
     (!REFERENCE.is_match(image)).then(place)
 }
 
-/// A form that may hide a source from builders that read lines in another way. A line of a script may look
+/// The places that may hide a source from builders that read lines in another way. A line of a script may look
 /// like an instruction there.
-pub(super) fn unclear_line(instruction: &DockerfileInstruction) -> Option<UnclearForm> {
+pub(super) fn unclear_lines(file: &Dockerfile) -> Vec<UnclearPlace> {
+    let each = file.instructions.iter();
+    each.filter_map(|one| Some(UnclearPlace::of(one, unclear_line(one)?))).collect()
+}
+
+fn unclear_line(instruction: &DockerfileInstruction) -> Option<UnclearPart> {
     let name = instruction.name.as_str();
     // A word that is no instruction for any builder.
     if name.is_ascii() && rules::flags_of(name).is_none() {
         return None;
     }
-    let mut written = instruction.flags.iter();
-    if let Some(form) = written.find_map(|flag| flags::unclear_flag_of_line(name, flag)) {
-        return Some(form);
+    let mut flags = instruction.flags.iter();
+    let of_line = |flag: &str| flags::unclear_flag_of_line(name, flag);
+    if let Some(part) = flags.find_map(|flag| flag_part(flag, of_line)) {
+        return Some(part);
     }
-    if !instruction.flags.is_empty() && !instruction.has_plain_head {
-        return Some(UnclearForm::Flag);
+    if let Some(odd) = instruction.odd_head
+        && !instruction.flags.is_empty()
+    {
+        return Some(UnclearPart::new(UnclearForm::Flag, &odd.to_string()));
     }
     if let Some(inner) = instruction.trigger() {
         return match inner.name.as_str() {
-            "ONBUILD" => Some(UnclearForm::Trigger),
+            "ONBUILD" => Some(UnclearPart::new(UnclearForm::Trigger, "")),
             _ => unclear_line(&inner),
         };
     }
     let is_copy = matches!(name, "ADD" | "COPY");
-    (is_copy && super::may_be_json_list(&instruction.rest)).then_some(UnclearForm::List)
+    let is_list = is_copy && super::may_be_json_list(&instruction.rest);
+    is_list.then(|| UnclearPart::new(UnclearForm::List, &instruction.rest))
 }
 
 #[cfg(test)]

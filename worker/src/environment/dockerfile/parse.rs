@@ -35,9 +35,9 @@ pub struct DockerfileInstruction {
     pub heredocs: usize,
     /// Its byte range in the file, without its here-documents.
     pub(super) span: Range<usize>,
-    /// Whether its name, its flags and the blanks around them are ASCII without control characters but
-    /// tabs.
-    pub(super) has_plain_head: bool,
+    /// The first character of its name, its flags and the blanks around them that is not ASCII, or a control
+    /// character but a tab.
+    pub(super) odd_head: Option<char>,
     /// Whether it ends in two escape characters, which continue the line for old builders.
     pub(super) ends_in_two_escapes: bool,
 }
@@ -97,7 +97,7 @@ impl DockerfileInstruction {
             name: text[..end].to_ascii_uppercase(),
             flags,
             rest: rest.to_owned(),
-            has_plain_head: self.has_plain_head && is_plain(&text[..text.len() - rest.len()]),
+            odd_head: self.odd_head.or_else(|| odd_character(&text[..text.len() - rest.len()])),
             ..self.clone()
         })
     }
@@ -202,7 +202,7 @@ impl Dockerfile {
             rest: rest.to_owned(),
             heredocs,
             span,
-            has_plain_head: is_plain(head),
+            odd_head: odd_character(head),
             // Without here-documents, their lines are no instructions of the author.
             ends_in_two_escapes: two_escapes && rules == LineRules::Current,
         });
@@ -261,8 +261,8 @@ fn join(
     JoinedLines { text: logical, two_escapes }
 }
 
-fn is_plain(text: &str) -> bool {
-    text.bytes().all(|byte| byte.is_ascii_graphic() || matches!(byte, b' ' | b'\t'))
+fn odd_character(text: &str) -> Option<char> {
+    text.chars().find(|c| !c.is_ascii_graphic() && !matches!(c, ' ' | '\t'))
 }
 
 /// The flags before the arguments, and the arguments.

@@ -96,12 +96,6 @@ impl IdeasFixture {
         }
     }
 
-    /// Takes a new provider, for which nothing happened yet. Repositories and store stay.
-    async fn renew_provider(&mut self) {
-        self.rig = TrialFixture::new().await;
-        self.rig.store = self.store.clone();
-    }
-
     async fn run(&mut self) -> IdeasRecord {
         self.executions += 1;
         let context = self.context();
@@ -314,12 +308,14 @@ async fn ideas_stop_ends_command_and_leaves_no_environment() {
 #[tokio::test]
 async fn ideas_with_failed_call_end_in_error_or_are_written() {
     let script = "echo x > /ideas/a.md; echo 1 > $ROLLOUT_COST_FILE; echo y > /logs/y";
-    let mut bench = IdeasFixture::new(script).await;
-    bench.run().await;
-    let calls = bench.rig.provider.calls();
+    let calls = {
+        let mut bench = IdeasFixture::new(script).await;
+        bench.run().await;
+        bench.rig.provider.calls()
+    };
     for (at, call) in calls.iter().enumerate() {
         for effect in [FaultEffect::Fail(FailureKind::Service), FaultEffect::Panic] {
-            bench.renew_provider().await;
+            let mut bench = IdeasFixture::new(script).await;
             bench.rig.max_park = Duration::ZERO;
             bench.rig.provider.fault(FaultTrigger::Any(at), effect);
             let record = bench.run().await;

@@ -17,7 +17,7 @@ use super::progress::BuildSteps;
 use super::session::{self, BuildSession};
 use super::{
     BUILDKIT, BuildFailure, BuildSpec, FrontendSelector, OpenedSession, context, failure_kind,
-    frontend, network_failure,
+    frontend, network_failure, reason,
 };
 use crate::environment::build_context::{ContextEntry, ContextKind};
 use crate::environment::docker::client::DockerClient;
@@ -238,15 +238,17 @@ async fn solve(
 fn explain(client: &DockerClient, what: &str, error: Error, steps: &BuildSteps) -> Failure {
     let Error::DockerStreamError { error } = error else { return client.failure(what, error) };
     let said = NOISE.replace_all(error.trim(), "").into_owned();
-    let from_engine = client.failure(what, Error::DockerStreamError { error: said.clone() }).kind;
     let exit = EXIT_CODE.captures(&said).map(|found| found[1].to_owned());
-    if exit.is_none()
-        && let Some(failure) = network_failure(what, &said)
-    {
-        return failure;
-    }
-    // The message repeats the command's own text, which says nothing about the engine.
-    let kind = if exit.is_some() { FailureKind::Refused } else { failure_kind(&said, from_engine) };
+    let kind = if exit.is_some() {
+        FailureKind::Refused
+    } else {
+        let own = reason::own_words(&error);
+        if let Some(failure) = network_failure(what, &own, &said) {
+            return failure;
+        }
+        let of_engine = Error::DockerStreamError { error: own.clone() };
+        failure_kind(&own, client.failure(what, of_engine).kind)
+    };
     let Some(step) = steps.failed(&error) else {
         return Failure::new(kind, format!("{what}: {said}"));
     };

@@ -2,12 +2,13 @@
 
 use std::io;
 
+use bollard::errors::Error;
 use bollard::query_parameters::BuildImageOptions;
 use futures_util::{Stream, StreamExt as _};
 
 use super::context::{self, pack_with};
 use super::log::ImageBuildLog;
-use super::{BuildFailure, BuildSpec, CLASSIC, failure_kind, network_failure};
+use super::{BuildFailure, BuildSpec, CLASSIC, failure_kind, network_failure, reason};
 use crate::environment::docker::client::DockerClient;
 use crate::environment::upload;
 use crate::environment::{Failure, FailureKind};
@@ -59,9 +60,9 @@ pub(super) async fn run(
 
 /// Follows the build to its end; returns whether it produced an image.
 async fn follow(
-    mut steps: impl Stream<Item = Result<bollard::models::BuildInfo, bollard::errors::Error>> + Unpin,
+    mut steps: impl Stream<Item = Result<bollard::models::BuildInfo, Error>> + Unpin,
     log: &mut ImageBuildLog,
-) -> Result<bool, bollard::errors::Error> {
+) -> Result<bool, Error> {
     let mut built = false;
     while let Some(step) = steps.next().await {
         let step = step?;
@@ -73,23 +74,25 @@ async fn follow(
     Ok(built)
 }
 
-fn failed(
-    client: &DockerClient,
-    what: &str,
-    error: bollard::errors::Error,
-    log: &ImageBuildLog,
-) -> Failure {
-    let of_builder = matches!(error, bollard::errors::Error::DockerStreamError { .. });
-    let mut failure = client.failure(what, error);
-    if of_builder {
-        let said = failure.message.strip_prefix(what).unwrap_or(&failure.message);
-        if let Some(failure) = network_failure(what, said.trim_start_matches(": ")) {
-            return failure;
+fn failed(client: &DockerClient, what: &str, error: Error, log: &ImageBuildLog) -> Failure {
+    let mut failure = match error {
+        Error::DockerStreamError { error } => {
+            let (said, own) = (error.trim(), reason::own_words(&error));
+            if let Some(failure) = network_failure(what, &own, said) {
+                return failure;
+            }
+            let of_engine = Error::DockerStreamError { error: own.clone() };
+            let from_engine = client.failure(what, of_engine).kind;
+            Failure::new(failure_kind(&own, from_engine), format!("{what}: {said}"))
         }
-        failure.kind = failure_kind(&failure.message, failure.kind);
-    } else if failure.message.contains("Cannot locate specified Dockerfile") {
-        failure.kind = FailureKind::Refused;
-    }
+        error => {
+            let mut failure = client.failure(what, error);
+            if failure.message.contains("Cannot locate specified Dockerfile") {
+                failure.kind = FailureKind::Refused;
+            }
+            failure
+        }
+    };
     let tail = log.tail();
     if !tail.is_empty() {
         failure.message.push_str(&format!("\nThe end of the build log:\n{}", tail.trim()));

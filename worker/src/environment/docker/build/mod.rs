@@ -6,6 +6,7 @@
 //!   of this host.
 //! * `ca_bundle`: the file that the commands of a build get, and that no image has.
 //! * `progress`: the steps of a build, and the output of the failed one.
+//! * `reason`: the builder's own words in the error of a build.
 //! * `frontend`: the image that reads the Dockerfile, if it is not the engine's own.
 //! * `log`, `context`: the log of a build, and the files that it sees.
 
@@ -17,14 +18,14 @@ mod filesync;
 mod frontend;
 mod log;
 mod progress;
+mod reason;
 mod session;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use bollard::query_parameters::BuildImageOptions;
-use regex::Regex;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::record::ImageBuild;
 
@@ -259,26 +260,19 @@ async fn image_failure(failure: Failure, mut log: ImageBuildLog) -> ImageFailure
     broken
 }
 
-/// The beginning of the error of a step: its command, with quotes escaped, or between brackets.
-static STEP: LazyLock<Regex> = LazyLock::new(|| {
-    let quoted = r#"process "(?:[^"\\]|\\.)*" did not complete successfully: "#;
-    let bracketed = r"executor failed running \[.*\]: ";
-    Regex::new(&format!("(?s)^(?:{quoted}|{bracketed})")).expect("a pattern")
-});
-
 /// The failure of a step to which the engine can give no network. It is the engine's fault, although the
-/// builder reports it for an instruction. The engine's own words begin such an error, or follow the command
-/// of the step: anywhere else, they may be words of the task.
-fn network_failure(what: &str, said: &str) -> Option<Failure> {
-    const TEXTS: [&str; 5] = [
+/// builder reports it for an instruction. The builder's own words begin with it.
+fn network_failure(what: &str, own_words: &str, said: &str) -> Option<Failure> {
+    const TEXTS: [&str; 7] = [
         "could not find bridge",
         "failed to create endpoint",
         "failed to set up container networking",
         "network bridge not found",
         "error creating veth",
+        "adding interface veth",
+        "setup network: ",
     ];
-    let begun = STEP.find(said).map_or(said, |step| &said[step.end()..]);
-    if !TEXTS.iter().any(|text| begun.starts_with(text)) {
+    if !TEXTS.iter().any(|text| own_words.starts_with(text)) {
         return None;
     }
     let message = format!(
@@ -288,13 +282,13 @@ fn network_failure(what: &str, said: &str) -> Option<Failure> {
     Some(Failure::new(FailureKind::Service, message))
 }
 
-/// The kind of a failure that the builder reports. An error about an instruction is the
+/// The kind of a failure with these words of the builder. An error about an instruction is the
 /// Dockerfile's fault, unless it is about the registry of a base image or the engine itself.
-fn failure_kind(message: &str, from_engine: FailureKind) -> FailureKind {
+fn failure_kind(own_words: &str, from_engine: FailureKind) -> FailureKind {
     if from_engine != FailureKind::Service {
         return from_engine;
     }
-    registry_failure::kind_for_registry(message).unwrap_or(FailureKind::Refused)
+    registry_failure::kind_for_registry(own_words).unwrap_or(FailureKind::Refused)
 }
 
 #[cfg(test)]
@@ -348,15 +342,23 @@ mod tests {
     fn build_without_network_of_engine_is_its_failure() {
         let missing = "failed to create endpoint x on network bridge: adding interface veth1 to bridge \
                        docker0 failed: could not find bridge docker0: no such network interface";
-        let failure = network_failure("cannot build x", missing).expect("the engine's");
-        assert_eq!(failure.kind, FailureKind::Service);
-        assert!(failure.message.contains("no network for the steps of builds"), "{failure}");
-        for step in [
-            r#"process "/bin/sh -c echo \"a: failed\"" did not complete successfully: "#,
-            "executor failed running [/bin/sh -c [ -f x ]: y]: ",
+        let found = |said: &str| network_failure("cannot build x", &reason::own_words(said), said);
+        for said in [
+            missing,
+            "network bridge not found",
+            "ERROR: failed to solve: process \"/bin/sh -c a\" did not complete successfully: network bridge \
+             not found",
+            "failed to solve with frontend dockerfile.v0: failed to build LLB: executor failed running [sh -c \
+             a]: network bridge not found",
+            "failed to set up container networking: failed to create endpoint x on network bridge: y",
+            "Cannot start container 0123456789ab: adding interface veth1 to bridge docker0 failed: could not \
+             find bridge docker0: no such network interface",
+            "building at STEP \"RUN a\": setup network: netavark: create bridge: Operation not supported",
         ] {
-            let failure = network_failure("cannot build x", &format!("{step}{missing}"));
-            assert!(failure.is_some(), "{step}");
+            let failure = found(said).expect(said);
+            assert_eq!(failure.kind, FailureKind::Service, "{said}");
+            assert!(failure.message.contains("no network for the steps of builds"), "{failure}");
+            assert!(failure.message.contains(said), "{failure}");
         }
         for other in [
             "The command '/bin/sh -c echo could not find bridge' returned a non-zero code: 1",
@@ -367,7 +369,18 @@ mod tests {
             r#"process "/bin/sh -c \": failed to create endpoint" did not complete successfully: x"#,
             "executor failed running [/bin/sh -c x]: failed to create endpoint]: no such file",
         ] {
-            assert!(network_failure("cannot build x", other).is_none(), "{other}");
+            assert!(found(other).is_none(), "{other}");
         }
+    }
+
+    #[test]
+    fn failure_of_a_command_is_no_outage_by_its_words() {
+        let kind = |said: &str| failure_kind(&reason::own_words(said), FailureKind::Service);
+        let step = "The command '/bin/sh -c echo connection refused' returned a non-zero code: 1";
+        assert_eq!(kind(step), FailureKind::Refused);
+        let path = "failed to compute cache key: \"/no such host\": not found";
+        assert_eq!(kind(path), FailureKind::Refused);
+        let registry = "failed to solve: x: Get \"https://h/v2/\": dial tcp: connection refused";
+        assert_eq!(kind(registry), FailureKind::Unreachable);
     }
 }

@@ -4,13 +4,18 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::{REFERENCE, UnclearForm, VARIABLE, pattern};
+use super::{REFERENCE, UnclearForm, pattern, quoted};
 use crate::environment::dockerfile::rules;
 
-static FLAG: LazyLock<Regex> = LazyLock::new(|| {
-    let plain = r"[A-Za-z0-9._/@:+~*?=,%!{}\[\]-]";
-    pattern(&format!("^--[a-z][a-z-]*(?:=(?:{plain}|{VARIABLE})*)?$"))
-});
+static NAME: LazyLock<Regex> = LazyLock::new(|| pattern("^--[a-z][a-z-]*$"));
+
+static VALUE: LazyLock<Regex> =
+    LazyLock::new(|| pattern(&quoted(r"[A-Za-z0-9._/@:+~*?=,%!{}\[\]-]")));
+
+/// A name of a variable that quotes end. Docker's builders remove the quotes of flags before they replace
+/// variables, so that the name is longer for them.
+static SPLIT_NAME: LazyLock<Regex> =
+    LazyLock::new(|| pattern(r#"\$[A-Za-z0-9_]*["']+[A-Za-z0-9_]"#));
 
 /// The form of a flag of `FROM`, `RUN`, `COPY` or `ADD` that builders read in different ways, or that some
 /// of them refuse and others grant.
@@ -18,11 +23,14 @@ pub(super) fn unclear_flag(instruction: &str, flag: &str) -> Option<UnclearForm>
     let (name, value) = flag.split_once('=').unwrap_or((flag, ""));
     let is_known = rules::flags_of(instruction)
         .is_some_and(|known| known.iter().any(|known| name.strip_prefix("--") == Some(*known)));
-    if !FLAG.is_match(flag) || !is_known || hides_source(flag) {
+    let is_plain = NAME.is_match(name) && (value.is_empty() || VALUE.is_match(value));
+    if !is_plain || !is_known || hides_source(flag) || SPLIT_NAME.is_match(value) {
         return Some(UnclearForm::Flag);
     }
+    // Readers of images remove no quotes.
+    let is_bare = !value.is_empty() && !value.contains(['"', '\'']);
     match name {
-        "--from" | "--mount" if value.is_empty() => Some(UnclearForm::Flag),
+        "--from" | "--mount" if !is_bare => Some(UnclearForm::Flag),
         "--from" => (!REFERENCE.is_match(value)).then_some(UnclearForm::CopySource),
         "--mount" => unclear_mount(value),
         _ => grants_more(name, value).then_some(UnclearForm::Isolation),
@@ -30,9 +38,9 @@ pub(super) fn unclear_flag(instruction: &str, flag: &str) -> Option<UnclearForm>
 }
 
 /// Whether some builders take a part of a flag for `--from`: they look for it anywhere in a flag of `COPY`,
-/// and the value of the flag is the image then.
+/// and the value of the flag is the image then. Quotes in it hide nothing: builders remove them at various times.
 fn hides_source(flag: &str) -> bool {
-    flag.contains("--from") && !flag.starts_with("--from=")
+    flag.replace(['"', '\''], "").contains("--from") && !flag.starts_with("--from=")
 }
 
 fn unclear_mount(mount: &str) -> Option<UnclearForm> {
@@ -64,8 +72,11 @@ fn grants_more(name: &str, value: &str) -> bool {
 /// The form of a flag in a line that may be one of a script. Other flags there hide nothing.
 pub(super) fn unclear_flag_of_line(instruction: &str, flag: &str) -> Option<UnclearForm> {
     let (name, value) = flag.split_once('=').unwrap_or((flag, ""));
-    if hides_source(flag) || flag.contains(['"', '\'', '\\', '`']) {
+    if hides_source(flag) {
         return Some(UnclearForm::Flag);
+    }
+    if flag.contains(['"', '\'', '\\', '`']) {
+        return unclear_flag(instruction, flag);
     }
     if instruction != "RUN" {
         return None;

@@ -2,8 +2,8 @@
 
 use super::UnclearForm::{
     Argument, ArgumentValue, BaseImage, BuilderVariable, Continuation, ControlCharacter,
-    CopySource, Directive, EscapeDirective, Flag, Head, HereDocument, Interpreter, Isolation, List,
-    Mount, SameArgument, StageName, Trigger, Word,
+    CopySource, Directive, EscapeDirective, Flag, Head, HereDocument, Isolation, List, Mount,
+    SameArgument, StageName, Trigger, Word,
 };
 use super::*;
 
@@ -17,8 +17,9 @@ fn unclear(text: &str) -> Vec<(usize, UnclearForm)> {
 #[test]
 fn text_that_begins_in_an_unusual_way_is_unclear() {
     for (text, expected) in [
-        ("#!/bin/sh\nFROM a\n", (1, Interpreter)),
-        ("# escape=\\\nFROM a\n", (1, EscapeDirective)),
+        ("#!/bin/sh\n# escape=`\nFROM a\n", (2, EscapeDirective)),
+        ("# escape=\\x\nFROM a\n", (1, EscapeDirective)),
+        ("# escape=\u{a0}\\\nFROM a\n", (1, EscapeDirective)),
         ("# a comment\n\n#\tEscape = `\nFROM a\n", (3, EscapeDirective)),
         ("\u{feff}  #escape=`\nFROM a\n", (1, EscapeDirective)),
         ("#\u{85}escape=`\nFROM a\n", (1, EscapeDirective)),
@@ -47,6 +48,14 @@ const UNUSUAL: &[(&str, UnclearForm)] = &[
     ("COPY --from a b /c", Flag),
     ("COPY --from= b /c", Flag),
     ("COPY -- --from=a b /c", Flag),
+    ("COPY --from='a' b /c", Flag),
+    ("RUN --mount=\"type=bind,from=a\" b", Flag),
+    ("COPY --chown='$A' b /c", Flag),
+    ("COPY --chown=\"a'b\" c /d", Flag),
+    ("FROM --platform=$A\"64\" b", Flag),
+    ("FROM --platform=\"$A\"64 b", Flag),
+    ("FROM --platform=$\"A\" b", Flag),
+    ("COPY --chown=$A\"b\" c /d", Flag),
     ("RUN --mount type=cache,target=/c true", Flag),
     ("COPY --from=$A b /c", CopySource),
     ("COPY --from=+1 b /c", CopySource),
@@ -59,24 +68,33 @@ const UNUSUAL: &[(&str, UnclearForm)] = &[
     ("RUN --security=insecure true", Isolation),
     ("RUN --device=h/gpu=all true", Isolation),
     ("ONBUILD RUN --network=host true", Isolation),
+    ("RUN --network=\"host\" true", Isolation),
+    ("RUN --security='insecure' true", Isolation),
     ("COPY --chown=$*:1 a /b", Flag),
     ("COPY --chown=10.0.0.1:5000/x--from a /b", Flag),
     ("COPY --chown--from=10.0.0.1:5000/x a /b", Flag),
     ("COPY --exclude=h/x--from=y a /b", Flag),
     ("ONBUILD COPY --chown=h/x--from a /b", Flag),
+    ("COPY --chown=\"h/x--from\" a /b", Flag),
+    ("COPY --exclude='h/x--from=y' a /b", Flag),
+    ("COPY --chown=h/x--fr\"\"om a /b", Flag),
     ("COPY --platform=a b /c", Flag),
     ("ADD --from=a b /c", Flag),
     ("FROM --after=a b", Flag),
+    ("FROM --after=\"a\" b", Flag),
     ("FROM a AS b$C", StageName),
     ("FROM a AS \"b\"", StageName),
+    ("FROM \"a\" AS 'b'", StageName),
     ("FROM a AS 0", StageName),
     ("FROM a AS b c", StageName),
     ("FROM a AS", StageName),
-    ("FROM \"a\"", BaseImage),
+    ("FROM \"a'b\"", BaseImage),
+    ("FROM '$A'", BaseImage),
     ("FROM a\\b", BaseImage),
     ("FROM ${A#b}", BaseImage),
     ("FROM ${A+b}", BaseImage),
-    ("FROM ${A:-${B}}", BaseImage),
+    ("FROM ${A:-${B:-c}}", BaseImage),
+    ("FROM ${A:-\"b\"}", BaseImage),
     ("FROM $*a", BaseImage),
     ("FROM $\u{e9}a", BaseImage),
     ("FROM a\u{a0}AS b", BaseImage),
@@ -85,6 +103,11 @@ const UNUSUAL: &[(&str, UnclearForm)] = &[
     ("FROM --platform=linux/$BUILDKIT_X a", BuilderVariable),
     ("COPY a\\ b /c", Word),
     ("COPY \"a b\" /c", Word),
+    ("COPY \"a'b\" /c", Word),
+    ("COPY '$A' /c", Word),
+    ("COPY $A\u{e9} /c", Word),
+    ("COPY a\u{2028}b /c", Word),
+    ("COPY [\"$A\u{e9}\", \"/c\"]", Word),
     ("COPY a\u{a0}b /c", Word),
     ("COPY a' /c", Word),
     ("COPY a`b /c", Word),
@@ -96,8 +119,8 @@ const UNUSUAL: &[(&str, UnclearForm)] = &[
     ("COPY [\"a\", '/c']", List),
     ("COPY [\"<<E\", \"/c\"]", Word),
     ("COPY << E /c\nE", HereDocument),
-    ("COPY <<E-1 /c\nE-1", HereDocument),
-    ("ADD <<E /c\nE", HereDocument),
+    ("COPY <<E+1 /c\nE+1", HereDocument),
+    ("ADD << E /c\nE", HereDocument),
     ("RUN cat <<E\\F\nEF", HereDocument),
     ("RUN cat <<$E\n$E", HereDocument),
     ("RUN cat <<E>/x\nE>/x", HereDocument),
@@ -106,12 +129,11 @@ const UNUSUAL: &[(&str, UnclearForm)] = &[
     ("RUN echo 'a <<E\nE", HereDocument),
     ("RUN echo ${A%%.*} <<E\nE", HereDocument),
     ("RUN echo ${A}<<E\nE", HereDocument),
+    ("RUN cat <<<\"${A%%.*}\" <<E\nE", HereDocument),
+    ("RUN echo ${A#b} <<<<E", HereDocument),
     ("RUN echo \"\"<<E\nE", HereDocument),
     ("RUN cat\u{2003}<<E\nE", HereDocument),
     ("RUN [\"a\", \"\\ud800\" <<E\nE", HereDocument),
-    ("ENV A=<< B=c", HereDocument),
-    ("ARG A=<< B=c", HereDocument),
-    ("LABEL a=<<E", HereDocument),
     ("ONBUILD RUN cat <<'#E'\n#E", HereDocument),
     ("ONBUILD COPY --from=$A b /c", CopySource),
     ("ONBUILD\u{a0}COPY a /b", Head),
@@ -140,6 +162,7 @@ fn argument_that_chooses_an_image_is_plain() {
         ("ARG A=${B:+\"c\"}\nARG D=e$A\nFROM f:$D\n", ArgumentValue),
         ("ARG A=${HTTPS_PROXY:+h:5000/}\nFROM ${A}b\n", BuilderVariable),
         ("ARG A=linux/$*amd64\nFROM --platform=$A b\n", ArgumentValue),
+        ("ARG TARGETARCH=arm64\nFROM --platform=linux/$TARGETARCH a\n", BuilderVariable),
         ("ARG A=a B=${A:-h:5000/b}\nFROM $B\n", SameArgument),
         ("ARG A B=$A\nFROM $B\n", SameArgument),
     ] {
@@ -148,7 +171,7 @@ fn argument_that_chooses_an_image_is_plain() {
     for text in [
         "ARG A=\"a b\" C='d $e' F=${G#h}\nARG I\nFROM a:$I\n",
         "ARG A=debian T=12 S=\"slim\"\nARG F=${A:-x}:$T\nFROM ${F}-${S} AS b\n",
-        "ARG A=${A:-b} C=d D=$C\nFROM $A\n",
+        "ARG A=${A:-b} C=d D=$C\nARG TARGETOS BUILDARCH=x\nFROM $A-$TARGETOS\n",
         "ARG A='debian'\nFROM $A\nARG P=\"a\\ b\"\nENV Q ${P%%c} R\n",
     ] {
         assert_eq!(unclear(text), [], "{text:?}");
@@ -196,6 +219,18 @@ fn ordinary_dockerfiles_are_plain() {
          MAINTAINER É <a@b>\n",
         "FROM a AS A-1_b.c\nCOPY --chown=from:from --from=a--from from /from\n",
         "from a as b\ncopy --from=b x /y\nrun true\n",
+        "#!/usr/bin/env -S docker build -f\n# escape = \\ \nFROM a\nLABEL a=\u{82}\n",
+        "ARG A=b\nFROM \"debian:12\"\nFROM 'debian:12' AS b\nFROM \"$A\":\"${A}\"\n\
+         FROM debian:\"$A\"''\nFROM --platform=\"linux/$TARGETARCH\" a\n",
+        "ARG A\nARG B=${A:+-$A}\nFROM a${A:+-$A}$B:${B:-c-${A}-$TARGETARCH}\n",
+        "FROM a\nCOPY --chown=\"${U}:${G}\" --chmod='755' a \"${H}\"/.b\nADD a \"$H\"/b/'c'\n",
+        "FROM a\nCOPY [\"a.csproj\", \"\"]\nCOPY [^p]*.conf {{a}}/b.txt /x/\nCOPY \"\" *.py '' ./\n",
+        "FROM a\nCOPY 產生語句.py bua\u{30b}.txt ./\nADD [\"naïve.txt\", \"$A/é\"]\n",
+        "FROM a\nADD <<E-1 /x\n1\nE-1\nCOPY <<a.txt <<'b.txt' /y/\na.txt\nb.txt\n\
+         RUN cat <<-E.1 > /x\nE.1\n",
+        "FROM a\nENV A=<< B=\"<<c>>\"\nLABEL a=<<E\nCMD cat <<E\nARG C=<< D=e\n",
+        "FROM a\nRUN pecl install x <<'' && y <<-\"\"\n",
+        "FROM a\nRUN read -r x <<< \"${A%%.*}\" && y=(${B[@]}) && z <<<'it'\n",
     ] {
         assert_eq!(unclear(text), [], "{text:?}");
     }
@@ -205,19 +240,24 @@ fn ordinary_dockerfiles_are_plain() {
 fn line_of_a_script_is_unclear_only_with_flags_or_a_list() {
     let forms = |line: &str| {
         let file = Dockerfile::read(&format!("FROM a\n{line}\n"));
-        file.instructions.iter().filter_map(unclear_line).collect::<Vec<_>>()
+        unclear_lines(&file).into_iter().map(|place| place.form).collect::<Vec<_>>()
     };
     for (line, expected) in [
         ("COPY --chown=\u{e0}--from=h/x /a /b", Flag),
         ("COPY --fr\\om=h/x /a /b", Flag),
         ("COPY --chown=10.0.0.1:5000/x--from /a /b", Flag),
         ("copy --chown--from=10.0.0.1:5000/x /a /b", Flag),
+        ("COPY --chown=\"10.0.0.1:5000/x--from\" /a /b", Flag),
+        ("COPY --chown=h/x--fr\"\"om /a /b", Flag),
+        ("COPY --network=\"none\" /a /b", Flag),
+        ("COPY --from='h/x' /a /b", Flag),
         ("ONBUILD COPY --from h/x /a /b", Flag),
         ("ADD [\"\\ud800\", \"/x\"]", List),
         ("onbuild onbuild add x /y", Trigger),
         ("RUN --mount=type=bind,target=$X cat /c", Mount),
         ("run --network=host true", Isolation),
         ("RUN --device cuda true", Isolation),
+        ("RUN --network=\"host\" true", Isolation),
         ("onbuild run --security=insecure true", Isolation),
         ("ONBUILD RUN --mount=type=bind,target=$X true", Mount),
     ] {
@@ -234,6 +274,7 @@ fn line_of_a_script_is_unclear_only_with_flags_or_a_list() {
         "tool --from x --name=\"é\"",
         "tool --from-file=x",
         "user --network=host",
+        "COPY --chown=\"a\" --chmod='755' b /c",
     ] {
         assert_eq!(forms(line), [], "{line:?}");
     }

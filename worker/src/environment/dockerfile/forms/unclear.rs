@@ -3,9 +3,7 @@
 /// A form of a Dockerfile that builders read in different ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UnclearForm {
-    /// A first line `#!`.
-    Interpreter,
-    /// The directive `escape`.
+    /// The directive `escape` with another character.
     EscapeDirective,
     /// A directive that is not ASCII.
     Directive,
@@ -49,17 +47,19 @@ pub enum UnclearForm {
     Trigger,
 }
 
+const HEREDOCS: &str = "`<<NAME` or `<<-NAME` in `RUN`, `COPY` or `ADD`, with a plain name, in quotes or not, \
+                        `<<<`, `<<` in plain quotes, or a script in a file";
+
+const WORDS: &str = "words of letters, digits and `._/@:+~*?=,%!#&()[]{}^-`, with variables as `$NAME` or \
+                     `${NAME}`, in quotes or not, or a JSON list of such words";
+
+const PLAIN_NAME: &str = "a plain name, with variables as `$NAME` or `${NAME}` that plain `ARG NAME=VALUE` set \
+                          before the first `FROM`";
+
 impl UnclearForm {
     /// Its description, and that of the form to write instead.
     const fn texts(self) -> (&'static str, &'static str) {
-        const HEREDOCS: &str = "here-documents of `RUN` and `COPY` that begin with `<<NAME` and a plain \
-                               name, `<<` in plain quotes, or a script in a file";
-        const WORDS: &str = "words of ASCII letters, digits and `._/@:+~*?=,%!#&()[]-`, with variables as \
-                             `$NAME` or `${NAME}`, or a JSON list of such words";
-        const PLAIN_NAME: &str = "a plain name, with variables as `$NAME` or `${NAME}` that plain `ARG \
-                                  NAME=VALUE` set before the first `FROM`";
         match self {
-            Self::Interpreter => ("a first line `#!`", "a Dockerfile without it"),
             Self::EscapeDirective => {
                 ("a directive `escape`", "`\\` as the escape character, without a directive")
             }
@@ -78,8 +78,10 @@ impl UnclearForm {
                 "ASCII, with spaces between instruction, flags and arguments",
             ),
             Self::Flag => (
-                "an unknown flag, or one with quotes, escapes, other characters or without a value",
-                "flags of the instruction, as `--NAME=VALUE` of ASCII letters, digits and `._/@:+~*?=,%!-`",
+                "an unknown flag, or one with escapes, other characters or without a value",
+                "flags of the instruction, as `--NAME=VALUE` of ASCII letters, digits and \
+                 `._/@:+~*?=,%!{}[]-`, with variables as `$NAME` or `${NAME}`; `--from=` and `--mount=` \
+                 without quotes",
             ),
             Self::Mount => (
                 "a mount with a variable",
@@ -92,7 +94,7 @@ impl UnclearForm {
             ),
             Self::CopySource => (
                 "a source of files that is no plain name",
-                "the name of a stage or an image, without variables",
+                "the name of a stage or an image, without variables: `FROM IMAGE AS NAME`, then `--from=NAME`",
             ),
             Self::BaseImage => ("a base image that is no plain word", PLAIN_NAME),
             Self::StageName => (
@@ -102,7 +104,10 @@ impl UnclearForm {
             Self::ImageName => {
                 ("an image whose name, with its variables, is not plain", PLAIN_NAME)
             }
-            Self::NoImage => ("an image without a name", "an argument with a value"),
+            Self::NoImage => (
+                "an image without a name",
+                "`ARG NAME=VALUE` before the first `FROM`, or a build argument",
+            ),
             Self::BuilderVariable => {
                 ("an image that depends on a variable of the builder", "an `ARG` of another name")
             }
@@ -130,5 +135,32 @@ impl UnclearForm {
     /// The form to write instead.
     pub const fn expected(self) -> &'static str {
         self.texts().1
+    }
+}
+
+/// Longest part of a text in a message, in characters.
+const SHOWN_CHARS: usize = 60;
+
+/// A part of a Dockerfile in such a form.
+pub(super) struct UnclearPart {
+    pub(super) form: UnclearForm,
+    /// The text, shortened, with blanks that are not to be seen as codes.
+    pub(super) written: String,
+}
+
+impl UnclearPart {
+    pub(super) fn new(form: UnclearForm, written: &str) -> Self {
+        let mut shown = String::new();
+        for (count, c) in written.chars().enumerate() {
+            if count == SHOWN_CHARS {
+                shown.push('…');
+                break;
+            }
+            match c.is_control() || (c.is_whitespace() && c != ' ') {
+                true => shown.extend(c.escape_default()),
+                false => shown.push(c),
+            }
+        }
+        Self { form, written: shown }
     }
 }

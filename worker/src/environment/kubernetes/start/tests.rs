@@ -315,7 +315,7 @@ fn helper_that_fails_is_no_fault_of_a_task() {
     for status in [json!({"running": {}}), json!({"waiting": {"reason": "PodInitializing"}})] {
         assert!(is_waiting(&helper(&status, &waits), &at(2)), "{status}");
     }
-    // What comes after it is that of the task.
+    // Containers after it belong to the task.
     let done = json!({"terminated": {"exitCode": 0}});
     let missing = json!({"waiting": {"reason": "ErrImagePull", "message": "r/x: not found"}});
     let failure = failed(&helper(&done, &missing), &at(2));

@@ -88,7 +88,7 @@ impl Launcher {
     }
 }
 
-/// Starts the process and records it, also when nobody waits any more. Blocks.
+/// Starts the process and records it, also when its caller is gone. Blocks.
 fn spawn(mut command: Command, directory: &Path) -> io::Result<Child> {
     let log = File::options().create(true).append(true).open(directory.join(LOG_FILE))?;
     let child = command.stderr(log).spawn()?;

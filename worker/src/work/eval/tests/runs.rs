@@ -77,12 +77,6 @@ impl EvalFixture {
         Self { world, rig, spec, execution: 0, tickets: Arc::new(()) }
     }
 
-    /// Takes a new provider, for which nothing happened yet. Repositories and store stay.
-    async fn renew_provider(&mut self) {
-        self.rig = TrialFixture::new().await;
-        self.rig.store = self.world.store.clone();
-    }
-
     /// Runs one execution and stores its files.
     pub(super) async fn run(&mut self) -> EvalRecord {
         self.execution += 1;
@@ -296,17 +290,22 @@ async fn eval_has_proxies_of_its_environment_and_of_host_with_masked_logins() {
 #[tokio::test]
 async fn eval_with_any_failed_call_leaves_no_environment() {
     for is_apart in [false, true] {
-        let mut eval = if is_apart {
-            super::sweep_environment::sweep_environment_fixture().await
-        } else {
-            EvalFixture::new().await
+        let eval = async || {
+            if is_apart {
+                super::sweep_environment::sweep_environment_fixture().await
+            } else {
+                EvalFixture::new().await
+            }
         };
-        eval.run().await;
-        let calls = eval.rig.provider.calls();
+        let calls = {
+            let mut eval = eval().await;
+            eval.run().await;
+            eval.rig.provider.calls()
+        };
         let effects = [FaultEffect::Fail(FailureKind::Unreachable), FaultEffect::Panic];
         for (at, call) in calls.iter().enumerate() {
             let effect = effects[at % 2];
-            eval.renew_provider().await;
+            let mut eval = eval().await;
             eval.rig.provider.fault(FaultTrigger::Any(at), effect);
             let record = eval.run().await;
             let what = format!("call {at}, {call:?}: {effect:?}: {:?}", record.error);

@@ -114,7 +114,7 @@ fn image_beside_a_build_is_checked() {
 #[test]
 fn dockerfile_with_resolved_arguments_fetches_nothing_of_the_inner_network() {
     for (dockerfile, args) in [
-        ("FROM debian\nFROM debian\nADD files/* /x\nCOPY --from=0 /a /b\n", json!({})),
+        ("FROM debian\nFROM \"debian\"\nADD files/* /x\nCOPY --from=0 /a /b\n", json!({})),
         ("# syntax=docker/dockerfile:1\nFROM debian\n", json!(null)),
         ("FROM debian\nRUN cat <<EOF > /x && echo 'é → ü'\né\nEOF\n", json!({})),
         (CHOSEN, json!({"BASE": "public.example/x", "N": 1})),
@@ -146,7 +146,7 @@ fn dockerfile_with_resolved_arguments_fetches_nothing_of_the_inner_network() {
         ),
         ("FROM debian\nCOPY --chown=à--from=10.0.0.5/x /a /b\n".to_owned(), json!({}), "line 2"),
         ("FROM debian\nADD http:${X+y}//10.0.0.1/ /x\n".to_owned(), json!({}), "expected a file"),
-        ("ARG B=\nARG A=<< B=10.0.0.1/\nFROM ${B}debian\n".to_owned(), json!({}), "line 2"),
+        ("ARG B=\nARG A=<< B=10.0.0.1/\nFROM ${B}debian\n".to_owned(), json!({}), "line 3"),
         (CHOSEN.to_owned(), json!({"BASE": "a\u{a0}b"}), "no reference"),
     ] {
         let text = built(&dockerfile, &args).unwrap_or_else(|| panic!("{dockerfile} {args}"));
