@@ -96,9 +96,9 @@ pub enum RunError {
     /// A file of the run directory was written by a newer version.
     #[error("cannot read {}: it has format {found}, this version reads up to {known}", shown(path))]
     Newer {
-        /// The document.
-        path: std::path::PathBuf,
         /// The file.
+        path: std::path::PathBuf,
+        /// Its format.
         found: u32,
         /// The newest format that can be read.
         known: u32,
