@@ -3,7 +3,7 @@
 //! * `files`, `rules`, `shares`: the files, keys and resources that a compose file may use;
 //!   everything else is refused before anything is created. `files` writes what the program reads.
 //! * `guard`: the images and builds that a resolved file of a server's user may have.
-//! * `host_paths`: directories of the environment that services share.
+//! * `host_paths`: directories of the environment that services share; `uploads`: files that are placed.
 //! * `service_hosts`: hosts that no proxy leads to.
 //! * `program`: the program `docker compose`, which resolves the file and starts the services.
 //! * `render`: the file that is started. The program neither builds nor pulls: images are made
@@ -26,6 +26,7 @@ mod rules;
 mod service;
 mod service_hosts;
 mod shares;
+mod uploads;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,7 +60,6 @@ use super::labels;
 use super::network::{self, ContainerNetwork};
 use super::storage::StorageLimit;
 use crate::environment::compose::{self, HostPath, MAIN};
-use crate::environment::dockerignore::Dockerignore;
 use crate::environment::image_access::ImageAccess;
 use crate::environment::service_hosts::ServiceHosts;
 use crate::environment::{
@@ -79,9 +79,6 @@ const UP_WITHIN: Duration = Duration::from_secs(480);
 
 /// Bytes of the program's messages that a failure quotes.
 const MESSAGE_BYTES: usize = 4 * 1024;
-
-/// Largest file that is uploaded by reading it into memory.
-const FILE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// `DOCKER_CONFIG` of the program while it resolves a file: not the user's, because the file can
 /// refer to it.
@@ -536,7 +533,7 @@ impl ComposeCreation<'_> {
         };
         let tar = self.scratch(&format!("{}-{number}.tar", member.id));
         let shown = self.below(&from).to_string();
-        let upload = supervise::blocking(move || as_upload(&from, target, tar)).await;
+        let upload = supervise::blocking(move || uploads::of_path(&from, target, tar)).await;
         upload.map_err(|error| {
             Failure::new(FailureKind::Refused, format!("cannot place {shown}")).with_source(error)
         })
@@ -578,21 +575,4 @@ impl ComposeCreation<'_> {
         let project = Some(project);
         Ok(StartedContainer { container, workdir, has_own_programs, limits, storage, project })
     }
-}
-
-/// The upload of a file, or of a directory as an archive.
-fn as_upload(from: &Path, target: String, tar: PathBuf) -> io::Result<Upload> {
-    use std::os::unix::fs::PermissionsExt as _;
-    let meta = from.metadata()?;
-    if meta.is_dir() {
-        let file = std::fs::File::create_new(&tar)?;
-        build::pack_all(from, &Dockerignore::default(), &[], io::BufWriter::new(file))?;
-        return Ok(Upload::Archive { path: target, tar });
-    }
-    if !meta.is_file() || meta.len() > FILE_BYTES {
-        let text = format!("it is not a file of at most {FILE_BYTES} bytes");
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-    }
-    let executable = meta.permissions().mode() & 0o100 != 0;
-    Ok(Upload::File { path: target, bytes: std::fs::read(from)?.into(), executable })
 }
