@@ -34,7 +34,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rollout_protocol::spec::environment::{DockerNetwork, DockerSettings, ProviderSpec};
@@ -62,9 +62,10 @@ use super::storage::StorageLimit;
 use crate::environment::compose::{self, HostPath, MAIN};
 use crate::environment::image_access::ImageAccess;
 use crate::environment::service_hosts::ServiceHosts;
+use crate::environment::start::HEALTHY_WITHIN;
 use crate::environment::{
     BuildProxies, CaBundle, ComposeFile, CreateRequest, Failure, FailureKind, ImageRequest,
-    ImageSource, Upload,
+    ImageSource, OwnHealthcheck, Upload,
 };
 use crate::shown_path::{ShownPath, shown};
 use crate::supervise::{self, BlockingDrop};
@@ -73,9 +74,8 @@ use crate::supervise::{self, BlockingDrop};
 const RESOLVED_WITHIN: Duration = Duration::from_secs(60);
 const IMAGES_WITHIN: Duration = Duration::from_secs(480);
 
-/// Timeout for creating all containers and for them to be up and healthy.
+/// Timeout for creating all containers.
 const CREATED_WITHIN: Duration = Duration::from_secs(120);
-const UP_WITHIN: Duration = Duration::from_secs(480);
 
 /// Bytes of the program's messages that a failure quotes.
 const MESSAGE_BYTES: usize = 4 * 1024;
@@ -440,14 +440,16 @@ impl ComposeCreation<'_> {
             let own = if member.service == MAIN { used.as_slice() } else { &[] };
             self.place_files(member, needs.get(&member.service), own).await?;
         }
-        let limit = UP_WITHIN.as_secs().to_string();
+        let (limit, began) = (HEALTHY_WITHIN.as_secs().to_string(), Instant::now());
         let words = ["up", "--detach", "--wait", "--wait-timeout", &limit, "--no-recreate"];
         let words = [words.as_slice(), &["--no-build", "--pull", "never"]].concat();
-        if let Err(mut failure) = self.run_step(&file, &words, UP_WITHIN + RESOLVED_WITHIN).await {
+        if let Err(mut failure) =
+            self.run_step(&file, &words, HEALTHY_WITHIN + RESOLVED_WITHIN).await
+        {
             failure.message.push_str(&self.failed_container_output(&members).await);
             return Err(failure);
         }
-        self.collect_containers(members, &hosts).await
+        self.collect_containers(members, &hosts, began.elapsed()).await
     }
 
     async fn run_step(&self, file: &Path, words: &[&str], limit: Duration) -> Result<(), Failure> {
@@ -539,11 +541,12 @@ impl ComposeCreation<'_> {
         })
     }
 
-    /// The environment and its services, which are up.
+    /// The environment and its services, which are up after this time.
     async fn collect_containers(
         &self,
         members: Vec<ProjectContainer>,
         hosts: &ServiceHosts,
+        waited: Duration,
     ) -> Result<StartedContainer, Failure> {
         let (mut main, mut services) = (None, ComposeServiceMap::new());
         let mut beside = Vec::new();
@@ -567,12 +570,20 @@ impl ComposeCreation<'_> {
             return Err(Failure::new(FailureKind::NotStarted, text));
         };
         let limits = create::enforced_limits(&[], &self.request.resources, false);
-        let RunningState { workdir, limits, has_own_programs, own_lists } =
+        let RunningState { workdir, limits, has_own_programs, is_healthy, own_lists, .. } =
             create::check_running(&container, limits).await?;
         container.own_lists = own_lists;
+        let own_healthcheck = is_healthy.then_some(OwnHealthcheck::Awaited(waited));
         let storage = StorageLimit::for_container(&container, beside, limits).await;
         let project = ComposeProject { name: self.name.clone(), services };
-        let project = Some(project);
-        Ok(StartedContainer { container, workdir, has_own_programs, limits, storage, project })
+        Ok(StartedContainer {
+            container,
+            workdir,
+            has_own_programs,
+            own_healthcheck,
+            limits,
+            storage,
+            project: Some(project),
+        })
     }
 }
