@@ -54,7 +54,11 @@ async fn healthcheck_of_image_is_waited_for_and_recorded() {
 
 #[tokio::test(start_paused = true)]
 async fn healthcheck_of_image_that_fails_is_environment_start_error() {
-    let forever = ImageHealthcheck { start_period: Duration::from_secs(9000), ..check("exit 7") };
+    let forever = ImageHealthcheck {
+        start_period: Duration::from_secs(9000),
+        start_interval: Some(Duration::from_secs(20)),
+        ..check("exit 7")
+    };
     for (check, seconds, words) in [
         (check("exit 7"), 90.0, "the HEALTHCHECK of the image failed 3 times in a row: it ended"),
         (check("sleep 1000"), 181.0, "it exceeded its time limit of 30s"),
