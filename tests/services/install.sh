@@ -1,7 +1,10 @@
 # Installation of the programs that the services need. Sourced by tests/run.
 
 # Program and Debian package of each dependency except Rust.
-readonly programs="dockerd:docker.io docker:docker.io debootstrap:debootstrap docker-registry:docker-registry ip:iproute2"
+programs="dockerd:docker.io docker:docker.io debootstrap:debootstrap docker-registry:docker-registry ip:iproute2"
+# Only root can change the networks of containers.
+if [ "$(id -u)" -eq 0 ]; then programs+=" nft:nftables"; fi
+readonly programs
 
 # Prints the consequence of a missing program.
 without() {
@@ -9,6 +12,7 @@ without() {
     dockerd | docker) echo "tests with real containers are ignored" ;;
     debootstrap) echo "debian:bookworm-slim can only be pulled, not built" ;;
     ip) echo "tests that stop a Docker engine are ignored" ;;
+    nft) echo "the test of allowed hosts without a proxy is ignored" ;;
     docker-registry) echo "tests that pull images are ignored" ;;
   esac
 }

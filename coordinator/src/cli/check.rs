@@ -9,6 +9,7 @@ use rollout_protocol::spec::task::{NetworkPolicy, TaskFormat};
 use rollout_worker::environment::descriptor;
 use rollout_worker::supervise;
 
+use super::env_file;
 use super::error::CliError;
 use super::output::Printer;
 use crate::results::escape;
@@ -31,6 +32,10 @@ pub(super) struct CheckArgs {
     #[arg(long, value_name = descriptor::NAMES, default_value = descriptor::DEFAULT_KIND.as_str(), value_parser = provider)]
     environment: ProviderKind,
 
+    /// File of variables, one `NAME=VALUE` a line, that count as set beside those of this process
+    #[arg(long, value_name = "FILE")]
+    env_file: Option<PathBuf>,
+
     /// Print everything as one JSON document
     #[arg(long)]
     json: bool,
@@ -42,9 +47,16 @@ struct FormatOption(Option<TaskFormat>);
 
 /// Runs the command.
 pub(super) async fn run(args: CheckArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    let CheckArgs { path, format: FormatOption(format), environment: provider, json } = args;
+    let CheckArgs { path, format: FormatOption(format), environment: provider, env_file, json } =
+        args;
     let request = CheckRequest { path, format, provider };
-    let checked = supervise::blocking(move || check::check(&request)).await;
+    let given = match &env_file {
+        Some(file) => env_file::read(file).map_err(CliError::usage)?,
+        None => Vec::new(),
+    };
+    let is_set =
+        move |name: &str| given.iter().any(|(set, _)| set == name) || std::env::var(name).is_ok();
+    let checked = supervise::blocking(move || check::check(&request, &is_set)).await;
     let report = checked.map_err(|error| CliError::failure("cannot check the tasks", &error))?;
     let text = if json {
         let text = serde_json::to_string_pretty(&report)

@@ -164,7 +164,7 @@ mod tests {
             write(&path, "new", format).expect("written");
             for provider in [ProviderKind::Docker, ProviderKind::Process] {
                 let asked = CheckRequest { path: path.clone(), format: None, provider };
-                let report = check(&asked).expect("checked");
+                let report = check(&asked, &|_| true).expect("checked");
                 assert_eq!((report.n_errors(), report.n_warnings()), (0, 0), "{report:#?}");
                 let explained = report.tasks[0].explained.as_ref().expect("read");
                 assert_eq!((explained.format.name, explained.format.guessed), (expected, false));

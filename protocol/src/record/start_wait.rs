@@ -21,7 +21,7 @@ pub struct StartWait {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StartWaitEnd {
-    /// The healthcheck succeeded.
+    /// The healthcheck of the task, the image or the compose file succeeded.
     Healthcheck,
     /// The time of `start_grace_sec` was over.
     Grace,

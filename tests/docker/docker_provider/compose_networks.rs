@@ -47,6 +47,29 @@ async fn compose_service_keeps_network_that_it_names() {
     assert_denied_by_job(&lab, request, &reaching).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn compose_main_in_network_of_service_is_isolated_with_it() {
+    let Some(lab) = open().await else { return };
+    let listener = TcpListener::bind(("0.0.0.0", 0)).expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let bridge = bridge(&lab).await;
+    let reaching = format!("timeout 5 bash -c '</dev/tcp/{bridge}/{port}' 2>/dev/null");
+    let compose = with_db("    networks: [default]\n    volumes: ['./said.txt:/said:ro']\n", "");
+    let own = format!("  main:\n    image: {BASE}\n    network_mode: service:db\n");
+    let compose = compose.replacen("  main:\n", &own, 1);
+    let files = [("docker-compose.yaml", compose.as_str()), ("said.txt", "inside\n")];
+    let mut request = request(&lab, &files).await.expect("nothing to prepare");
+    request.network = NoNetwork;
+    let environment = created(&lab, request).await;
+    let main = environment.as_ref();
+    let db = environment.service("db").expect("a service");
+    assert_eq!(output(main, &query_script("127.0.0.1")).await, "inside\n");
+    assert_ne!(run(main, &reaching).await.0, 0, "the environment reaches its host");
+    // Its way out would be that of the environment.
+    assert_ne!(run(db, &reaching).await.0, 0, "the service reaches the host");
+    destroy(environment).await;
+}
+
 /// Asserts that no service of the request reaches anything in a job that denies the network.
 async fn assert_denied_by_job(lab: &DockerFixture, mut request: CreateRequest, reaching: &str) {
     let settings = DockerSettings { network: DockerNetwork::None, ..DockerSettings::default() };

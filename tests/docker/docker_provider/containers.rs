@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use rollout_protocol::record::LimitEnforcement;
 use rollout_protocol::spec::environment::DockerNetwork;
 use rollout_protocol::spec::resources::Resources;
-use rollout_worker::environment::{Environment, Failure, FailureKind, Provider as _, Upload};
+use rollout_worker::environment::{
+    Environment, Failure, FailureKind, ImageHealthcheck, OwnHealthcheck, Provider as _, Upload,
+};
 
 use crate::docker_provider::fixture::{
     DockerFixture, destroy, output, run, try_run, until, wait_for_script,
@@ -84,7 +86,16 @@ async fn image_settings_are_kept() {
     let top = lab.docker.top_processes(&id, None).await.expect("listed").processes;
     let top = format!("{top:?}");
     assert!(!top.contains("while :; do sleep 1"), "{name}: {top}");
-    assert!(run(container, "test -e /tmp/ill").await.0 != 0, "no health checks");
+    assert!(run(container, "test -e /tmp/ill").await.0 != 0, "the engine runs no health checks");
+    let check = ImageHealthcheck {
+        argv: ["/bin/sh", "-c", "touch /tmp/ill"].map(str::to_owned).to_vec(),
+        interval: Duration::from_secs(1),
+        timeout: Duration::from_secs(30),
+        start_period: Duration::ZERO,
+        start_interval: None,
+        retries: 3,
+    };
+    assert_eq!(environment.own_healthcheck(), Some(OwnHealthcheck::OfImage(check)));
     destroy(environment).await;
     lab.remove_image(&image).await;
 }

@@ -57,13 +57,14 @@ fn serve() -> u16 {
     port
 }
 
-/// Runs a task in an environment, with these scripts of the agent and these tests.
+/// Runs a task in an environment, with these scripts of the agent and these tests. Returns the standard
+/// error, too.
 fn run(
     environment: &Value,
     task: &str,
     scripts: [&str; 3],
     options: &[&str],
-) -> (Project, TrialDirectory) {
+) -> (Project, TrialDirectory, String) {
     let [install, execute, tests] = scripts.map(|script| format!("{FUNCTIONS}{script}\n"));
     let project = Project::new(env!("CARGO_BIN_EXE_rollout-under-test"));
     project.write_small_task(&format!("{tests}\necho 1 >/logs/verifier/reward.txt\n"));
@@ -78,11 +79,11 @@ fn run(
         "datasets": [{"path": "tasks"}],
     });
     project.write_file("job.yaml", &job.to_string());
-    let arguments = [&["run", "job.yaml", "-q"], options].concat();
+    let arguments = [&["run", "job.yaml"], options].concat();
     let ended = project.start(project.command(&arguments)).wait(DEADLINE);
-    let _ended = ended.expect_code(ExitCode::Success);
+    let ended = ended.expect_code(ExitCode::Success);
     let trial = project.results("hosts").trial("mine", "t");
-    (project, trial)
+    (project, trial, ended.stderr)
 }
 
 #[track_caller]
@@ -117,7 +118,8 @@ case $said in *'403 Forbidden'*) ;; *) fail "metadata: $said" ;; esac
 [ "$(ls /sys/class/net)" = lo ] || fail interfaces
 "#;
     let tests = "direct || fail 'tests: no network'\n[ -z \"${http_proxy:-}\" ] || fail proxy";
-    let (_project, trial) = run(&json!({"type": "docker"}), task, [install, execute, tests], &[]);
+    let (_project, trial, _) =
+        run(&json!({"type": "docker"}), task, [install, execute, tests], &[]);
     assert_passed(&trial);
     let refused = trial.text("network/refused.json").expect("the refused hosts");
     let refused: Value = serde_json::from_str(&refused).expect("JSON");
@@ -137,17 +139,23 @@ fn hosts_of_job_are_added_for_agent_only_on_docker() {
 fn hosts_of_job_are_added_for_agent_only_in_sandbox() {
     let config = json!({"ignore_dockerfile": true});
     let environment = json!({"type": "process", "provider_config": config});
-    assert_hosts_of_job_are_added_for_agent_only(&environment);
+    let said = assert_hosts_of_job_are_added_for_agent_only(&environment);
+    assert!(said.contains("programs in sandboxes with allowed hosts must use the proxy"), "{said}");
 }
 
-fn assert_hosts_of_job_are_added_for_agent_only(environment: &Value) {
+/// Returns the standard error of the run.
+fn assert_hosts_of_job_are_added_for_agent_only(environment: &Value) -> String {
     let task = "schema_version = '1.4'\n[environment]\nnetwork_mode = 'allowlist'\n\
                 allowed_hosts = ['a.invalid']\n";
+    let past =
+        "! (exec 3<>/dev/tcp/127.0.0.1/$PORT) 2>/dev/null || fail 'there is a way past the proxy'";
     let refused = "said=$(get \"http://localhost:$PORT/\")\ncase $said in *403*) ;; *) fail \"$said\" ;; esac";
+    let refused = format!("{refused}\n{past}");
     let execute = "said=$(get \"http://localhost:$PORT/\")\ncase $said in *walrus) ;; *) fail \"$said\" ;; esac";
     let options = ["--allow-agent-host", "localhost", "--allow-agent-host", "127.0.0.0/8"];
-    let (_project, trial) = run(environment, task, [refused, execute, refused], &options);
+    let (_project, trial, said) = run(environment, task, [&refused, execute, &refused], &options);
     assert_passed(&trial);
+    said
 }
 
 /// A task without another host than a listed one, during its whole trial.

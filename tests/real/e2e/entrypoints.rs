@@ -1,7 +1,9 @@
-//! Images whose ENTRYPOINT starts services: the agent starts when these have started.
+//! Images whose ENTRYPOINT starts services: the agent starts when these have started, or when the image's
+//! own HEALTHCHECK has succeeded.
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::DockerEngine;
+use rollout_tests::project::Project;
 use rollout_tests::results::TrialDirectory;
 
 use crate::e2e::{DEADLINE, assert_adds_up, assert_nothing_left, project};
@@ -29,25 +31,33 @@ fn wait_of(trial: &TrialDirectory) -> (&str, f64) {
     (until, wait["waited_sec"].as_f64().unwrap_or(-1.0))
 }
 
+/// A project with a task: the work of its ENTRYPOINT, further lines of its Dockerfile, and what its
+/// solution needs.
+fn with_task(project: Project, name: &str, work: &str, lines: &str, needs: &str) -> Project {
+    let at = |file: &str| format!("tasks/{name}/{file}");
+    let task = "schema_version = \"1.4\"\n[environment]\nnetwork_mode = \"public\"\n";
+    let dockerfile = format!(
+        "FROM debian:bookworm-slim\nCOPY entry.sh /entry.sh\nRUN chmod +x /entry.sh\nWORKDIR \
+         /app\nENTRYPOINT [\"/entry.sh\"]\n{lines}"
+    );
+    let solution = format!("#!/bin/bash\n{needs} && echo ok > /app/out\ntrue\n");
+    let tests = "#!/bin/bash\ngrep -q ok /app/out && r=1 || r=0\necho $r > \
+                 /logs/verifier/reward.txt\n";
+    project
+        .write(&at("task.toml"), task)
+        .write(&at("instruction.md"), "Write ok to /app/out.\n")
+        .write(&at("environment/Dockerfile"), &dockerfile)
+        .write(&at("environment/entry.sh"), &format!("#!/bin/bash\n{work}\nexec \"$@\"\n"))
+        .write(&at("solution/solve.sh"), &solution)
+        .write(&at("tests/test.sh"), tests)
+}
+
 #[test]
 fn agent_starts_after_services_of_entrypoint() {
     let Some(_engine) = DockerEngine::available() else { return };
     let mut project = project();
     for (name, work, needs) in TASKS {
-        let at = |file: &str| format!("tasks/{name}/{file}");
-        let task = "schema_version = \"1.4\"\n[environment]\nnetwork_mode = \"public\"\n";
-        let dockerfile = "FROM debian:bookworm-slim\nCOPY entry.sh /entry.sh\nRUN chmod +x \
-                          /entry.sh\nWORKDIR /app\nENTRYPOINT [\"/entry.sh\"]\n";
-        let solution = format!("#!/bin/bash\n{needs} && echo ok > /app/out\ntrue\n");
-        let tests = "#!/bin/bash\ngrep -q ok /app/out && r=1 || r=0\necho $r > \
-                     /logs/verifier/reward.txt\n";
-        project = project
-            .write(&at("task.toml"), task)
-            .write(&at("instruction.md"), "Write ok to /app/out.\n")
-            .write(&at("environment/Dockerfile"), dockerfile)
-            .write(&at("environment/entry.sh"), &format!("#!/bin/bash\n{work}\nexec \"$@\"\n"))
-            .write(&at("solution/solve.sh"), &solution)
-            .write(&at("tests/test.sh"), tests);
+        project = with_task(project, name, work, "", needs);
     }
     let arguments = ["run", "-p", "tasks", "-a", "oracle", "-n", "3", "--name", "j"];
     let _ended = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Success);
@@ -74,5 +84,33 @@ fn agent_starts_after_services_of_entrypoint() {
     let _ended = project.rollout(&without).wait(DEADLINE).expect_code(ExitCode::Success);
     let trial = project.results("k").trial("oracle", "soon");
     assert!(trial.result["environment"]["start_wait"].is_null(), "{:#}", trial.result);
+    assert_nothing_left(&project);
+}
+
+#[test]
+fn agent_starts_when_healthcheck_of_image_succeeds() {
+    let Some(_engine) = DockerEngine::available() else { return };
+    // A process that shows no sign of what follows: an observation would not wait for it.
+    let late = "perl -e 'select(undef, undef, undef, 6); open(F, \">/ready\")' &";
+    let passes = "HEALTHCHECK --interval=1s --start-period=5m CMD test -e /ready\n";
+    let fails = "HEALTHCHECK --interval=1s --retries=2 CMD echo no >&2; exit 3\n";
+    let mut project = project();
+    project = with_task(project, "passes", late, passes, "[ -e /ready ]");
+    project = with_task(project, "fails", "true", fails, "true");
+    project = with_task(project, "none", "true", "HEALTHCHECK NONE\n", "true");
+    let arguments = ["run", "-p", "tasks", "-a", "oracle", "-n", "3", "--name", "j"];
+    let _ended = project.rollout(&arguments).wait(DEADLINE);
+    let results = project.results("j");
+    let trial = results.trial("oracle", "passes");
+    assert_eq!(trial.reward(), Some(1.0), "{:#}", trial.result);
+    let (until, waited) = wait_of(&trial);
+    assert!(until == "healthcheck" && (4.0..60.0).contains(&waited), "{until} {waited}");
+    let trial = results.trial("oracle", "none");
+    assert_eq!((trial.reward(), wait_of(&trial).0), (Some(1.0), "idle"), "{:#}", trial.result);
+    let trial = results.trial("oracle", "fails");
+    assert_eq!(trial.error(), Some("environment_start_failed"), "{:#}", trial.result);
+    let message = trial.message();
+    assert!(message.contains("HEALTHCHECK of the image failed 2 times in a row"), "{message}");
+    assert!(message.contains("code 3: no"), "{message}");
     assert_nothing_left(&project);
 }

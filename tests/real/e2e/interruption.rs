@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::docker::DockerEngine;
+use rollout_tests::docker::{self, DockerEngine};
+use rollout_tests::ignored::or_ignored;
 use rollout_tests::journal_replay::assert_follows_from_journal;
+use rollout_tests::project::Project;
 use rollout_tests::wait;
 use rustix::process::Signal;
 
@@ -69,15 +71,42 @@ fn assert_second_interrupt_kills(provider: &str) {
          echo {mark} >/logs/agent/started\n      exec -a {mark} sleep 86400\ndatasets:\n  - path: tasks\n"
     );
     let project = project.write("job.yaml", &job);
-    let mut run = project.rollout(&["run", "job.yaml"]);
+    interrupt_twice(&project, &["run", "job.yaml"]);
+    assert_adds_up(&project.results("hangs"), 1);
+}
+
+#[test]
+fn second_interrupt_ends_build_of_service_image_on_docker() {
+    let Some(_engine) = DockerEngine::available() else { return };
+    if or_ignored(docker::find_compose_program()).is_none() {
+        return;
+    }
+    let project = project();
+    let mark = project.mark();
+    project.write_small_task("echo 1 > /logs/verifier/reward.txt\n");
+    let compose = "services:\n  main: {}\n  side: {build: ./side, command: sleep infinity}\n";
+    project.write_file("tasks/t/environment/docker-compose.yaml", compose);
+    let slow = format!(
+        "FROM debian:bookworm-slim\nRUN [\"bash\", \"-c\", \"exec -a {mark} sleep 600\"]\n"
+    );
+    project.write_file("tasks/t/environment/side/Dockerfile", &slow);
+    interrupt_twice(&project, &["run", "-p", "tasks", "-a", "nop", "--name", "builds"]);
+    assert_adds_up(&project.results("builds"), 1);
+}
+
+/// Interrupts a run once a process with the project's mark runs, and again when it drains. Fails unless
+/// the second interrupt ends the run soon, with all processes.
+fn interrupt_twice(project: &Project, arguments: &[&str]) {
+    let mark = project.mark();
+    let mut run = project.rollout(arguments);
     let hangs = || !rollout_tests::processes::with_mark(&mark).is_empty();
-    wait::until(DEADLINE, "the agent", hangs);
+    wait::until(DEADLINE, "the process with the mark", hangs);
     run.signal(Signal::INT);
     // A run that drains prints a message; only after it does a signal count as the second.
-    wait::until(DEADLINE, "the program to react", || !run.stderr().is_empty());
+    let reacts = || run.stderr().contains("stopping: running ");
+    wait::until(DEADLINE, "the program to react", reacts);
     assert!(!wait::holds_within(Duration::from_secs(1), || run.has_ended()), "it did not drain");
     run.signal(Signal::INT);
     let _ended = run.wait(Duration::from_secs(30)).expect_code(ExitCode::Cancelled);
-    assert_nothing_left(&project);
-    assert_adds_up(&project.results("hangs"), 1);
+    assert_nothing_left(project);
 }

@@ -37,6 +37,7 @@ mod install;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 pub mod null;
+mod own_health;
 #[cfg(feature = "process")]
 pub mod process;
 pub(crate) mod proxies;
@@ -74,6 +75,7 @@ pub use self::ca_bundle::CaBundle;
 pub use self::compose_file::{ComposeFile, compose_fault};
 pub use self::failure::{Failure, FailureKind};
 pub use self::install::InstallRequest;
+pub use self::own_health::{ImageHealthcheck, OwnHealthcheck};
 pub use self::proxies::{BuildProxies, HostProxies};
 pub use self::proxy_key::ProxyKey;
 use crate::dependency::Dependency;
@@ -302,6 +304,11 @@ pub trait Environment: Send + Sync + fmt::Debug {
     /// starting when it has been created.
     fn has_own_programs(&self) -> bool {
         false
+    }
+
+    /// The healthcheck that it has besides that of its task, where the ENTRYPOINT of its image runs in it.
+    fn own_healthcheck(&self) -> Option<OwnHealthcheck> {
+        None
     }
 
     /// Whether the memory limit has killed a process so far.

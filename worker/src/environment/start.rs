@@ -16,6 +16,9 @@ use super::ExecCommand;
 /// all children.
 pub(crate) const KEEP_ALIVE: &str = "trap \"exit 0\" TERM; while :; do sleep 3600 & wait $!; done";
 
+/// Longest wait until an environment, or a service beside it, is healthy.
+pub(crate) const HEALTHY_WITHIN: Duration = Duration::from_secs(480);
+
 /// Longest wait for programs of an environment.
 const LONGEST: Duration = Duration::from_secs(10);
 

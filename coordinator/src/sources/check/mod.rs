@@ -17,9 +17,7 @@ use rollout_worker::environment::descriptor;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::config::{
-    ConfigError, ConfigWarning, Diagnostics, ErrorKind, Job, JobOptions, read_job,
-};
+use crate::config::{ConfigError, ConfigWarning, Diagnostics, Job, JobOptions, read_job};
 use crate::sources::datasets::{self, DatasetTask, FormatView, PlannedFormats};
 
 /// Input of a check.
@@ -76,7 +74,7 @@ pub struct TaskExplanation {
     pub steps: Vec<String>,
     /// Whether a verifier has an environment of its own.
     pub separate_verifier: bool,
-    /// Host variables that it uses; a job must list them in `task_env`.
+    /// Host variables that it uses; a job must list them in `task_env`, or trust its tasks.
     pub variables: BTreeSet<String>,
 }
 
@@ -92,11 +90,15 @@ impl CheckReport {
     }
 }
 
-/// Checks tasks. Blocks on the file system.
+/// Checks tasks, as a strict run loads them where `is_set` says which variables are set. Blocks on the file
+/// system.
 ///
 /// # Errors
 /// If a temporary file cannot be written.
-pub fn check(request: &CheckRequest) -> std::io::Result<CheckReport> {
+pub fn check(
+    request: &CheckRequest,
+    is_set: &dyn Fn(&str) -> bool,
+) -> std::io::Result<CheckReport> {
     let path = std::path::absolute(&request.path)?;
     let dir = tempfile::tempdir()?;
     let file = dir.path().join("job.json");
@@ -110,7 +112,9 @@ pub fn check(request: &CheckRequest) -> std::io::Result<CheckReport> {
         }],
     });
     std::fs::write(&file, job.to_string())?;
-    let options = JobOptions { strict: true, ..JobOptions::for_command_line(&|_| true) };
+    // Only a job can allow variables: the report lists them.
+    let options =
+        JobOptions { strict: true, trust_tasks: true, ..JobOptions::for_command_line(is_set) };
     let mut problems = Diagnostics::default();
     let job = read_job(&file, &options, &mut problems).expect("a job that was made right");
     let tasks = datasets::load(&job, &options, &PlannedFormats::new(), &mut problems);
@@ -123,11 +127,12 @@ pub fn check(request: &CheckRequest) -> std::io::Result<CheckReport> {
     // The agent of this job runs no solution.
     tasks
         .iter()
-        .flat_map(datasets::solution_line_end_errors)
+        .flat_map(|task| {
+            let unset = datasets::unset_solution_variables(task, is_set);
+            datasets::solution_line_end_errors(task).into_iter().chain(unset)
+        })
         .for_each(|error| problems.error(error));
     let (mut errors, warnings) = problems.into_parts();
-    // The report lists the variables instead; only a job can allow them.
-    errors.retain(|error| error.kind != ErrorKind::VariableNotListed);
     for error in errors.iter_mut().filter(|error| error.file == file) {
         error.file.clone_from(&path);
         error.key = String::new();

@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::*;
+use crate::config::ErrorKind;
 
 struct CheckProject(tempfile::TempDir);
 
@@ -26,8 +27,12 @@ impl CheckProject {
     }
 
     fn check(&self, provider: ProviderKind) -> CheckReport {
+        self.check_with(provider, &|_| true)
+    }
+
+    fn check_with(&self, provider: ProviderKind, is_set: &dyn Fn(&str) -> bool) -> CheckReport {
         let path = self.0.path().to_owned();
-        check(&CheckRequest { path, format: None, provider }).expect("checked")
+        check(&CheckRequest { path, format: None, provider }, is_set).expect("checked")
     }
 
     /// Warnings as file in the task and message.
@@ -171,6 +176,24 @@ fn harbor_task_with_common_mistake_is_warned_of() {
 }
 
 #[test]
+fn variable_that_is_not_set_is_error_of_its_task() {
+    let project = CheckProject::new();
+    project.task("a");
+    let text = "version = '1.0'\n[environment.env]\nA = '${SET}'\nB = '${UNSET}'\nC = \
+                '${UNSET:-c}'\n[solution.env]\nD = '${OTHER}'\n";
+    project.write("a/task.toml", text);
+    let report = project.check_with(ProviderKind::Docker, &|name| name == "SET");
+    assert_eq!(report.n_errors(), 2, "{report:#?}");
+    let errors = report.tasks[0].errors.iter();
+    let found: Vec<_> = errors.map(|error| (error.kind, error.key.as_str(), error.line)).collect();
+    let expected = [("environment.env.B", Some(4)), ("solution.env.D", Some(7))];
+    assert_eq!(found, expected.map(|(key, line)| (ErrorKind::UnsetVariable, key, line)));
+    let error = report.tasks[0].errors[0].to_string();
+    assert!(error.contains("export UNSET, or write `${UNSET:-default}`"), "{error}");
+    assert_eq!(project.check(ProviderKind::Docker).n_errors(), 0);
+}
+
+#[test]
 #[cfg_attr(not(feature = "process"), ignore = "needs the provider `process`")]
 fn check_errors_are_listed_by_task() {
     let project = CheckProject::new();
@@ -202,7 +225,7 @@ fn check_errors_are_listed_by_task() {
         format: None,
         provider: ProviderKind::Docker,
     };
-    let report = check(&nothing).expect("checked");
+    let report = check(&nothing, &|_| true).expect("checked");
     assert_eq!(report.errors.len(), 1);
     assert_eq!(report.errors[0].file, nothing.path);
 }
@@ -213,7 +236,7 @@ fn check_of_job_file_hints_at_dry_run() {
     project.write("job.yaml", "name: j\n");
     let path = project.0.path().join("job.yaml");
     let request = CheckRequest { path, format: None, provider: ProviderKind::Docker };
-    let report = check(&request).expect("checked");
+    let report = check(&request, &|_| true).expect("checked");
     let [error] = report.errors.as_slice() else { panic!("one error: {report:#?}") };
     assert_eq!((&error.file, error.line, error.key.as_str()), (&request.path, None, ""));
     assert!(error.found.ends_with("job.yaml`, which is a file"), "{error}");

@@ -58,6 +58,7 @@ pub(crate) use instruction::read as read_instruction;
 pub(crate) use line_ends::{has_windows_line_ends, solution_line_end_errors};
 pub(crate) use pack::check as check_packing;
 pub(crate) use spec::task_spec as specification;
+pub(crate) use task::unset_solution_variables;
 
 /// The task formats recorded in the plan of a run, by dataset and task.
 pub type PlannedFormats = HashMap<(String, String), PlannedFormat>;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rollout_protocol::name::fold_case;
 
-use super::select::NamedTask;
+use super::select::{NamedTask, last_part};
 use crate::sources::registry::{Origin, TaskEntry};
 
 /// Names the tasks of a registry whose relative addresses are relative to `base`. The name is that of
@@ -47,10 +47,6 @@ pub(super) fn directory_name(git_url: Option<&str>, path: Option<&str>, base: &P
             base.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
         }
     }
-}
-
-fn last_part(name: &str) -> &str {
-    name.rsplit('/').next().unwrap_or(name)
 }
 
 #[cfg(test)]

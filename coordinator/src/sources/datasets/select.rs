@@ -90,13 +90,21 @@ struct NamePattern<'a> {
 }
 
 impl NamePattern<'_> {
+    /// Whether it matches a name of a task: that in the results, or that with an organization, with or
+    /// without it. Several tasks may have the last one in common.
     fn selects<T>(&self, task: &NamedTask<T>) -> bool {
-        self.matches(&task.name) || task.full_name.as_ref().is_some_and(|name| self.matches(name))
+        let of_organization = |full: &String| self.matches(full) || self.matches(last_part(full));
+        self.matches(&task.name) || task.full_name.as_ref().is_some_and(of_organization)
     }
 
     fn matches(&self, name: &str) -> bool {
         self.regex.as_ref().is_some_and(|regex| regex.is_match(name))
     }
+}
+
+/// A name without its organization.
+pub(super) fn last_part(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or(name)
 }
 
 fn compile(patterns: &[String]) -> Vec<NamePattern<'_>> {
@@ -132,6 +140,33 @@ mod tests {
                 TaskSelection { names: vec![pattern.to_owned()], ..TaskSelection::default() };
             let tasks = vec![named("alpha", Some("org/alpha")), named("beta", None)];
             assert_eq!(select(&selection, tasks).0.len(), chosen, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn tasks_of_several_organizations_are_selected_by_the_name_in_common() {
+        let tasks = || {
+            vec![
+                named("org__alpha", Some("org/alpha")),
+                named("other__alpha", Some("other/alpha")),
+                named("beta", Some("org/beta")),
+            ]
+        };
+        let both = &["org__alpha", "other__alpha"][..];
+        for (pattern, expected) in [
+            ("alpha", both),
+            ("alph?", both),
+            ("org/alpha", &both[..1]),
+            ("other__alpha", &both[1..]),
+        ] {
+            let names = vec![pattern.to_owned()];
+            let selection = TaskSelection { names: names.clone(), ..TaskSelection::default() };
+            let (chosen, unmatched) = select(&selection, tasks());
+            let chosen: Vec<&str> = chosen.iter().map(|task| task.name.as_str()).collect();
+            assert_eq!((chosen.as_slice(), unmatched), (expected, vec![]), "{pattern}");
+            let selection = TaskSelection { exclude: names, ..TaskSelection::default() };
+            let left = select(&selection, tasks()).0.len();
+            assert_eq!(left, 3 - expected.len(), "{pattern}");
         }
     }
 }

@@ -278,16 +278,39 @@ fn check_variables(
     }
 }
 
+/// The errors of variables of a task's solution that are not set. Only the oracle uses them.
+pub(crate) fn unset_solution_variables(
+    task: &DatasetTask,
+    is_set: &dyn Fn(&str) -> bool,
+) -> Vec<ConfigError> {
+    let file = task.dir.join(TASK_FILE);
+    let unset = |variable: &Variable| {
+        let names = variable.template.variables().into_iter();
+        let names = names.filter(|(name, has_default)| !has_default && !is_set(name));
+        let error =
+            |(name, _): (String, bool)| unset_variable(&file, variable, &name, export_hint(&name));
+        names.map(error).collect::<Vec<_>>()
+    };
+    task.file.solution_variables.iter().flat_map(unset).collect()
+}
+
+fn unset_variable(file: &Path, variable: &Variable, name: &str, hint: String) -> ConfigError {
+    let found = format!("`${{{name}}}`, which is not set in the environment");
+    let expected = "variables that are set";
+    let error = variable.location.error(file, ErrorKind::UnsetVariable, found, expected);
+    ConfigError { hint: Some(hint), ..error }
+}
+
+fn export_hint(name: &str) -> String {
+    format!("export {name}, or write `${{{name}:-default}}`")
+}
+
 fn check_variable(
     context: &TaskLoadContext<'_>,
     file: &Path,
     variable: &Variable,
     (own, problems): (&mut Diagnostics, &mut Diagnostics),
 ) {
-    let fault = |kind, found: String, expected: &str, hint: String| ConfigError {
-        hint: Some(hint),
-        ..variable.location.error(file, kind, found, expected)
-    };
     let job = shown(&context.job.file);
     for (name, has_default) in variable.template.variables() {
         let listed = context.options.trust_tasks || context.job.task_env.contains(&name);
@@ -297,23 +320,17 @@ fn check_variable(
         );
         if !has_default && !is_set {
             let hint = match listed {
-                true => format!("export {name}, or write `${{{name}:-default}}`"),
+                true => export_hint(&name),
                 false => format!("export {name}, and {listing}"),
             };
-            own.error(fault(
-                ErrorKind::UnsetVariable,
-                format!("`${{{name}}}`, which is not set in the environment"),
-                "variables that are set",
-                hint,
-            ));
+            own.error(unset_variable(file, variable, &name, hint));
         } else if !listed {
             let concerned = if is_set { &mut *problems } else { &mut *own };
-            concerned.error(fault(
-                ErrorKind::VariableNotListed,
-                format!("`${{{name}}}`, which the job does not allow tasks to use"),
-                "variables listed in the job's `task_env`",
-                listing,
-            ));
+            let found = format!("`${{{name}}}`, which the job does not allow tasks to use");
+            let expected = "variables listed in the job's `task_env`";
+            let kind = ErrorKind::VariableNotListed;
+            let error = variable.location.error(file, kind, found, expected);
+            concerned.error(ConfigError { hint: Some(listing), ..error });
         }
     }
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bollard::models::{
-    ContainerCreateBody, DeviceRequest, HealthConfig, HostConfig, HostConfigLogConfig,
+    ContainerCreateBody, DeviceRequest, HealthConfig, HealthStatusEnum, HostConfig,
+    HostConfigLogConfig,
 };
 use bollard::query_parameters::{CreateContainerOptions, InspectContainerOptions};
 use rollout_protocol::record::{EnforcedLimits, LimitEnforcement};
@@ -18,13 +19,14 @@ use super::compose::ComposeProject;
 use super::container::{self, Container, PREFIX};
 use super::deferred_removal::{DeferredRemoval, DeferredRemovals};
 use super::failure::{has_status, says};
+use super::image_health::ImageHealthchecks;
 use super::network::ContainerNetwork;
 use super::storage::StorageLimit;
 use super::{labels, oom};
 use crate::environment::service_hosts::lists_of;
 pub(super) use crate::environment::start::KEEP_ALIVE;
 use crate::environment::{
-    CreateRequest, EnvironmentLabels, EnvironmentPurpose, Failure, FailureKind,
+    CreateRequest, EnvironmentLabels, EnvironmentPurpose, Failure, FailureKind, OwnHealthcheck,
 };
 
 /// Delays of the checks whether an entrypoint is still running, each after the previous one.
@@ -55,6 +57,7 @@ pub(super) struct StartedContainer {
     pub(super) workdir: String,
     /// Whether it runs a program besides the command that keeps it alive.
     pub(super) has_own_programs: bool,
+    pub(super) own_healthcheck: Option<OwnHealthcheck>,
     pub(super) limits: EnforcedLimits,
     /// Its storage limit.
     pub(super) storage: StorageLimit,
@@ -63,10 +66,10 @@ pub(super) struct StartedContainer {
 }
 
 /// Creates and starts a container with the request's files in place. On failure nothing is left
-/// behind.
+/// behind. The engine's lack of storage limits and the healthchecks of images are kept for later calls.
 pub(super) async fn create(
     client: &Arc<DockerClient>,
-    no_storage_limits: &AtomicBool,
+    (no_storage_limits, healthchecks): (&AtomicBool, &ImageHealthchecks),
     leftovers: &DeferredRemovals,
     settings: &DockerSettings,
     request: CreateRequest,
@@ -75,11 +78,23 @@ pub(super) async fn create(
     let name = name(&request.labels, request.purpose);
     let (id, limits) = make(client, no_storage_limits, settings, &request, &name).await?;
     let container = Container::new(Arc::clone(client), id, name, network);
-    match bring_up(&container, request, limits).await {
-        Ok(RunningState { workdir, limits, has_own_programs, .. }) => {
+    let up = async {
+        let state = bring_up(&container, request, limits).await?;
+        let check = healthchecks.find(client, &state.image).await?;
+        Ok::<_, Failure>((state, check.map(OwnHealthcheck::OfImage)))
+    };
+    match up.await {
+        Ok((RunningState { workdir, limits, has_own_programs, .. }, own_healthcheck)) => {
             let storage = StorageLimit::for_container(&container, Vec::new(), limits).await;
-            let project = None;
-            Ok(StartedContainer { container, workdir, has_own_programs, limits, storage, project })
+            Ok(StartedContainer {
+                container,
+                workdir,
+                has_own_programs,
+                own_healthcheck,
+                limits,
+                storage,
+                project: None,
+            })
         }
         Err(failure) => {
             leftovers
@@ -191,7 +206,7 @@ fn body(
         working_dir: request.workdir.clone(),
         labels: Some(labels::for_container(&request.labels)),
         stop_signal: Some("SIGTERM".to_owned()),
-        // An image's health check would run processes that no trial asked for.
+        // The engine would run an image's check as long as the container lives.
         healthcheck: Some(HealthConfig {
             test: Some(vec!["NONE".to_owned()]),
             ..Default::default()
@@ -322,6 +337,10 @@ pub(super) struct RunningState {
     pub(super) limits: EnforcedLimits,
     /// Whether it runs a program besides the command that keeps it alive.
     pub(super) has_own_programs: bool,
+    /// The id of its image.
+    pub(super) image: String,
+    /// Whether it has a healthcheck that the engine runs, which has succeeded.
+    pub(super) is_healthy: bool,
     /// The lists of hosts without a proxy among its variables.
     pub(super) own_lists: BTreeMap<String, String>,
 }
@@ -344,6 +363,8 @@ pub(super) async fn check_running(
     // A service's file may replace the command.
     let is_kept = |command: &Vec<String>| command.last().is_some_and(|last| last == KEEP_ALIVE);
     let has_own_programs = has_entrypoint || !config.cmd.as_ref().is_some_and(is_kept);
+    let health = state.health.and_then(|health| health.status);
+    let is_healthy = health == Some(HealthStatusEnum::HEALTHY);
     if let Some(file) = state.pid.and_then(|pid| oom::oom_count_file(pid, &container.engine_id)) {
         container.oom_count.set(file).ok();
     }
@@ -353,7 +374,8 @@ pub(super) async fn check_running(
     }
     let own_lists = own_lists(config.env.as_deref());
     let workdir = workdir(config.working_dir);
-    Ok(RunningState { workdir, limits, has_own_programs, own_lists })
+    let image = found.image.unwrap_or_default();
+    Ok(RunningState { workdir, limits, has_own_programs, image, is_healthy, own_lists })
 }
 
 /// The lists of hosts without a proxy among a container's variables, from the engine's description.

@@ -5,7 +5,8 @@
 //! * `image`, `lock`, `build`: images, each pulled or built once per host, by
 //!   BuildKit where the engine has it.
 //! * `base_images`: the base images of builds, by digest; `base_triggers`: a check of their triggers.
-//! * `create`, `container`: a container from its creation to its removal.
+//! * `create`, `container`: a container from its creation to its removal; `image_health`: the healthcheck
+//!   of its image.
 //! * `copy`: files in and out, without running anything in the container.
 //! * `exec`, `kill`: commands, and killing everything they started.
 //! * `compose`: environments with services.
@@ -33,6 +34,7 @@ mod deferred_removal;
 mod exec;
 mod failure;
 mod image;
+mod image_health;
 mod install;
 mod kill;
 mod labels;
@@ -65,12 +67,13 @@ use self::compose::{ComposeProject, ComposeRunner};
 use self::container::Container;
 use self::deferred_removal::{DeferredRemoval, DeferredRemovals};
 use self::image::ImageManager;
+use self::image_health::ImageHealthchecks;
 use self::storage::StorageLimit;
 use super::image_access::ImageAccess;
 use super::{
     BaseDigests, ByteStream, CaBundle, CommandExit, CreateRequest, DeadOwners, Environment,
     ExecCommand, Failure, FailureKind, HostProxies, Image, ImageRequest, InstallRequest,
-    ListenerRoute, OutputSink, Provider, ReapReport, Upload,
+    ListenerRoute, OutputSink, OwnHealthcheck, Provider, ReapReport, Upload,
 };
 use crate::dependency::Dependency;
 use crate::egress::{LedNetwork, LedSockets};
@@ -128,6 +131,7 @@ pub struct DockerProvider {
     config: Option<PathBuf>,
     proxies: OnceLock<HostProxies>,
     storage_interval: Duration,
+    healthchecks: Arc<ImageHealthchecks>,
     no_storage_limits: Arc<AtomicBool>,
     leftovers: Arc<DeferredRemovals>,
     creations: Mutex<Vec<Task<()>>>,
@@ -149,6 +153,7 @@ impl DockerProvider {
             config: config_file::directory(options.config),
             proxies: OnceLock::new(),
             storage_interval: options.storage_interval,
+            healthchecks: Arc::default(),
             no_storage_limits: Arc::default(),
             creations: Mutex::default(),
         }
@@ -268,6 +273,7 @@ impl Provider for DockerProvider {
         }
         let (client, interval) = (Arc::clone(&self.client), self.storage_interval);
         let no_storage_limits = Arc::clone(&self.no_storage_limits);
+        let healthchecks = Arc::clone(&self.healthchecks);
         let (leftovers, compose) = (Arc::clone(&self.leftovers), Arc::clone(&self.compose));
         let (answer, answered) = oneshot::channel();
         let creation = supervise::spawn("docker create", async move {
@@ -275,8 +281,8 @@ impl Provider for DockerProvider {
             let up = match request.compose.clone() {
                 Some(file) => compose.create(&leftovers, &settings, request, &file).await,
                 None => {
-                    create::create(&client, &no_storage_limits, &leftovers, &settings, request)
-                        .await
+                    let known = (&*no_storage_limits, &*healthchecks);
+                    create::create(&client, known, &leftovers, &settings, request).await
                 }
             };
             let answers = up.is_ok();
@@ -327,6 +333,7 @@ struct DockerEnvironment {
     project: Option<ComposeProject>,
     workdir: String,
     has_own_programs: bool,
+    own_healthcheck: Option<OwnHealthcheck>,
     limits: EnforcedLimits,
     storage_watch: Mutex<Option<Task<()>>>,
 }
@@ -354,6 +361,7 @@ impl DockerEnvironment {
             project: up.project,
             workdir: up.workdir,
             has_own_programs: up.has_own_programs,
+            own_healthcheck: up.own_healthcheck,
             limits: up.limits,
             storage_watch: Mutex::new(watch),
         }
@@ -437,6 +445,10 @@ impl Environment for DockerEnvironment {
 
     fn has_own_programs(&self) -> bool {
         self.has_own_programs
+    }
+
+    fn own_healthcheck(&self) -> Option<OwnHealthcheck> {
+        self.own_healthcheck.clone()
     }
 
     async fn oom_killed(&self) -> bool {

@@ -12,7 +12,7 @@ use super::{FakeCall, FakeEnvironmentState, FakeLifecycle, FakeProvider, LIMITS,
 use crate::dependency::Dependency;
 use crate::environment::{
     ByteStream, CommandExit, Environment, ExecCommand, Failure, FailureKind, ListenerRoute,
-    OutputSink, OutputStream, Upload, start,
+    OutputSink, OutputStream, OwnHealthcheck, Upload, start,
 };
 
 /// An environment in memory.
@@ -189,6 +189,10 @@ impl Environment for FakeEnvironment {
 
     fn has_own_programs(&self) -> bool {
         self.provider.lock().own_programs.is_some()
+    }
+
+    fn own_healthcheck(&self) -> Option<OwnHealthcheck> {
+        self.provider.lock().own_healthcheck.clone()
     }
 
     async fn oom_killed(&self) -> bool {

@@ -51,7 +51,7 @@ use super::descriptor::{
 };
 use super::{
     ByteStream, CaBundle, CreateRequest, DeadOwners, Environment, Failure, FailureKind,
-    HostProxies, Image, ImageRequest, ImageSource, Owner, Provider, ReapReport,
+    HostProxies, Image, ImageRequest, ImageSource, OwnHealthcheck, Owner, Provider, ReapReport,
 };
 use crate::dependency::Dependency;
 
@@ -83,6 +83,7 @@ struct FakeState {
     own_programs: Option<String>,
     /// Whether these have ended their environments.
     own_programs_end: bool,
+    own_healthcheck: Option<OwnHealthcheck>,
     proxies: HostProxies,
     ca_bundle: Option<CaBundle>,
     made: usize,
@@ -163,6 +164,7 @@ impl FakeProvider {
             services: Vec::new(),
             own_programs: None,
             own_programs_end: false,
+            own_healthcheck: None,
             proxies: HostProxies::default(),
             ca_bundle: None,
             made: 0,
@@ -207,6 +209,11 @@ impl FakeProvider {
     pub fn end_by_own_programs(&self) {
         self.run_own_programs("");
         self.lock().own_programs_end = true;
+    }
+
+    /// Gives every environment a healthcheck besides that of its task.
+    pub fn set_own_healthcheck(&self, check: OwnHealthcheck) {
+        self.lock().own_healthcheck = Some(check);
     }
 
     /// Makes this host give proxies to every environment.

@@ -44,7 +44,7 @@ pub(crate) enum SetupError {
     /// Files of a step that could not be placed.
     Place(Failure),
     /// The environment runs, but its healthcheck never succeeded.
-    Unhealthy { failures: u32, why: String },
+    Unhealthy { check: &'static str, failures: u32, why: String, hint: &'static str },
 }
 
 impl SetupError {
@@ -99,11 +99,11 @@ impl SetupError {
                 let message = format!("cannot place the step's files: {}", failure.chain());
                 trial_error(placement_reason(start, failure.kind), &message, redactor)
             }
-            Self::Unhealthy { failures, why } => {
-                // The task defines both the environment and its check: the same image would fail
+            Self::Unhealthy { check, failures, why, hint } => {
+                // The task defines both the environment and the check: the same image would fail
                 // the same way again.
                 let reason = (start, Code::UNHEALTHY, Class::Task, Retry::Permanent);
-                let message = format!("the healthcheck failed {failures} times in a row: {why}");
+                let message = format!("the {check} failed {failures} times in a row: {why}{hint}");
                 trial_error(reason, &message, redactor)
             }
         }

@@ -1,4 +1,4 @@
-//! The agent of a command of a search: its files, its model calls and its work.
+//! The commands of a search: their limits, and the files, model calls and work of their agents.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -75,21 +75,21 @@ pub(in crate::work) fn variables() -> ScriptEnv {
     [(INSTRUCTION_VARIABLE.to_owned(), PROMPT.to_owned())].into()
 }
 
-/// Adds to the variables of a command what its agent has besides: the addresses of its model servers,
-/// which no proxy is asked for, and its limits from now on. Returns the limits.
+/// Adds to the variables of a command its limits from now on and, for its agent, the addresses of model
+/// servers, which no proxy is asked for. Returns the limits.
 pub(in crate::work) fn complete(
     env: &mut ScriptEnv,
     command: &EvalCommand,
     models: &ModelCalls,
     limit: Duration,
-) -> Option<ToldLimits> {
+) -> ToldLimits {
     let addresses = models.env();
     proxies::exempt(env, addresses.values().map(String::as_str));
     env.extend(addresses);
-    let agent = command.agent.as_ref()?;
-    let told = ToldLimits::new(limit, Timestamp::now(), agent.budget.as_ref());
+    let budget = command.agent.as_ref().and_then(|agent| agent.budget.as_ref());
+    let told = ToldLimits::new(limit, Timestamp::now(), budget);
     env.extend(told.variables());
-    Some(told)
+    told
 }
 
 /// Opens the gateway for the agent of a command and makes it reachable from its environment.

@@ -1,4 +1,4 @@
-//! The limits that an agent is told: variables, and a file that follows its clock.
+//! The limits that an agent or a command of a search is told: variables, and a file that follows its clock.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -22,14 +22,14 @@ pub(super) const LIMITS_VARIABLE: &str = "ROLLOUT_LIMITS";
 /// Pause before a file that could not be rewritten is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// The limits of an agent's script.
+/// The limits of a script.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::work) struct ToldLimits {
     /// Its time limit, if it has one.
     timeout: Option<Duration>,
     /// Its end at the earliest, in seconds since 1970, if it has one that can be written.
     deadline: Option<i64>,
-    /// Budget of the agent's model calls.
+    /// Budget of an agent's model calls.
     budget: BudgetLimits,
     /// Place of the file.
     path: &'static str,
@@ -117,7 +117,7 @@ impl ToldLimits {
                 return Err(failure);
             }
             let (id, why) = (environment.id(), failure.chain());
-            tracing::warn!("no room for the limits of the agent at {path} in {id}: {why}");
+            tracing::warn!("no room for the limits of a script at {path} in {id}: {why}");
         }
         Ok(None)
     }
@@ -153,7 +153,7 @@ pub(super) async fn keep_current(
             let now = *stood.borrow_and_update();
             let Err(failure) = told.place(environment, now).await else { break };
             let (id, why) = (environment.id(), failure.chain());
-            tracing::debug!("cannot rewrite the limits of the agent in {id}: {why}");
+            tracing::debug!("cannot rewrite the limits of a script in {id}: {why}");
             tokio::time::sleep(RETRY_PAUSE).await;
         }
     }

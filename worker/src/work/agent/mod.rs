@@ -3,7 +3,7 @@
 //! * `model_calls`: the gateway of an execution, the clock of its agent, the records of its calls;
 //! * `script`: a script or the loop of the agent `shell`, run to its end;
 //! * `shell`: that loop;
-//! * `limits`: what the agent is told of its limits;
+//! * `limits`: what the agent, or a command of a search, is told of its limits;
 //! * `command`: the agent of a command of a search;
 //! * `install`: installation in the image, once for all executions of a host.
 

@@ -30,7 +30,7 @@ pub(in crate::work) struct PlannedScript {
     pub(in crate::work) keep_processes: bool,
     /// Measures its time limit, if model calls may stop its clock.
     pub(in crate::work) clock: Option<AgentClock>,
-    /// The limits that its file has, if it is the work of an agent.
+    /// The limits that its file has, if it is the work of an agent or of a search.
     pub(in crate::work) told: Option<ToldLimits>,
 }
 
@@ -55,16 +55,15 @@ impl From<ScriptError> for ScriptFailure {
     }
 }
 
-/// Places the file with the limits of an agent's script, if it is told any and the environment has room
-/// for it, and names it to the script.
+/// Places the file with the limits of a script, if it is told any and the environment has room for it, and
+/// names it to the script.
 pub(in crate::work) async fn place_limits(
     environment: &dyn Environment,
     script: &mut PlannedScript,
 ) -> Result<(), ScriptError> {
     let Some(told) = script.told.filter(ToldLimits::has_any) else { return Ok(()) };
     let placed = told.place_first(environment).await;
-    script.told =
-        placed.map_err(|failure| ScriptError::Place { what: "the agent's limits", failure })?;
+    script.told = placed.map_err(|failure| ScriptError::Place { what: "the limits", failure })?;
     if let Some(told) = &script.told {
         script.env.insert(LIMITS_VARIABLE.to_owned(), told.path().to_owned());
     }

@@ -201,7 +201,7 @@ impl EvalRun<'_> {
             normal: NormalExit::Zero,
             keep_processes: false,
             clock: self.models.clock(&self.ctx.execution),
-            told,
+            told: Some(told),
         })
     }
 

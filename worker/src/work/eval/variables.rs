@@ -8,6 +8,7 @@
 //! | `ROLLOUT_IDEA_FILE` | the idea |
 //! | `ROLLOUT_DECISION_FILE` | file for the decision of a review by an agent |
 //! | `ROLLOUT_LOGS_DIR` | directory kept as the eval's logs |
+//! | `ROLLOUT_TIMEOUT_SEC`, `ROLLOUT_DEADLINE`, `ROLLOUT_LIMITS` | limits, if there are any |
 //! | `ROLLOUT_COST_FILE` | file for the cost of a command: a number, in the unit of the budget |
 //! | `ROLLOUT_OUTPUT_DIR`, `AGENTIC_OUTPUT_DIR` | the sweep's output, for this execution alone |
 //! | `ROLLOUT_RESULTS_CSV`, `AGENTIC_RESULTS_CSV` | file for the results of the sweep |

@@ -131,7 +131,7 @@ impl<'a> IdeasRun<'a> {
             normal: NormalExit::Zero,
             keep_processes: false,
             clock: self.models.clock(&self.ctx.execution),
-            told,
+            told: Some(told),
         };
         let environment = self.attempt.running_environment();
         let placed = agent::place_limits(environment, &mut script).await;

@@ -173,6 +173,17 @@ async fn ideas_command_gets_inputs_and_ideas_are_kept() {
 }
 
 #[tokio::test]
+async fn ideas_command_finds_its_limits() {
+    let mut bench = IdeasFixture::new("cat $ROLLOUT_LIMITS; echo x > /ideas/a.md").await;
+    let record = bench.run().await;
+    let env = &bench.rig.provider.commands()[0].env;
+    assert_eq!(env["ROLLOUT_TIMEOUT_SEC"], "60");
+    let deadline = &env["ROLLOUT_DEADLINE"];
+    let printed = format!("{{\"timeout_sec\":60.0,\"deadline\":{deadline}}}\n");
+    assert_eq!(bench.output(&record, "stdout.txt").await, printed);
+}
+
+#[tokio::test]
 async fn ideas_checkout_has_no_git_dir_or_outside_symlink() {
     for absent in ["/repository/.git", "/repository/outside"] {
         let mut bench = IdeasFixture::new(&format!("echo x > /ideas/a.md; test -e {absent}")).await;

@@ -10,6 +10,7 @@
 //! | `ROLLOUT_CONTEXT_IDEAS_DIRS` | directories of earlier ideas, in order, separated by `:` |
 //! | `ROLLOUT_CONTEXT_PACK_DIR` | files that describe the node: changes, results, failed ideas |
 //! | `ROLLOUT_LOGS_DIR` | directory kept as the command's logs |
+//! | `ROLLOUT_TIMEOUT_SEC`, `ROLLOUT_DEADLINE`, `ROLLOUT_LIMITS` | limits, if there are any |
 //! | `ROLLOUT_COST_FILE` | file for the cost of the command: a number, in the unit of the budget |
 
 use std::collections::BTreeMap;

@@ -8,53 +8,105 @@ use rollout_protocol::spec::timeout::seconds;
 use tokio::time::Instant;
 
 use crate::agents::shell;
-use crate::environment::{ExecCommand, FailureKind};
+use crate::environment::{ExecCommand, FailureKind, ImageHealthcheck};
 use crate::executor::errors::SetupError;
 use crate::executor::{self, Capture, ManagedEnvironment, NormalExit, ScriptEnd, stderr_summary};
+
+/// Time between checks of an image while failures do not count, unless the image names one.
+const IMAGE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What to do about the healthcheck of an image that fails.
+pub(super) const IMAGE_HINT: &str = "; the CMD of the image does not run here: a healthcheck or a \
+    start_grace_sec of the task replaces this wait";
+
+/// A command that an environment is asked with until it is ready.
+#[derive(Debug)]
+pub(super) struct HealthProbe {
+    /// The check, for messages.
+    name: &'static str,
+    /// What to do if it fails.
+    hint: &'static str,
+    argv: Vec<String>,
+    /// Time limit of one check.
+    limit: Duration,
+    /// Time between two checks.
+    interval: Duration,
+    /// Time at the start during which failures do not count, and the time between checks then.
+    grace: Duration,
+    grace_interval: Duration,
+    /// Number of failures in a row that end the wait.
+    retries: u32,
+}
+
+impl From<&Healthcheck> for HealthProbe {
+    fn from(check: &Healthcheck) -> Self {
+        // Not `seconds`: a period of zero must stay zero.
+        let grace = Duration::try_from_secs_f64(check.start_period_sec.max(0.0));
+        Self {
+            name: "healthcheck",
+            hint: "",
+            argv: shell(check.command.clone()),
+            limit: seconds(check.timeout_sec),
+            interval: seconds(check.interval_sec),
+            grace: grace.unwrap_or(Duration::MAX),
+            grace_interval: seconds(check.start_interval_sec),
+            retries: check.retries.max(1),
+        }
+    }
+}
+
+impl From<&ImageHealthcheck> for HealthProbe {
+    fn from(check: &ImageHealthcheck) -> Self {
+        Self {
+            name: "HEALTHCHECK of the image",
+            hint: IMAGE_HINT,
+            argv: check.argv.clone(),
+            limit: check.timeout,
+            interval: check.interval,
+            // An engine first looks after an interval: earlier failures cannot count.
+            grace: check.start_period.max(check.interval),
+            grace_interval: check.start_interval.unwrap_or(IMAGE_INTERVAL).min(check.interval),
+            retries: check.retries.max(1),
+        }
+    }
+}
 
 /// Runs the check until it ends with code 0. Its failures count once its start period is over;
 /// `retries` of them in a row mean that the environment never becomes ready.
 pub(super) async fn wait_until_healthy(
     environment: &ManagedEnvironment,
-    check: &Healthcheck,
+    check: &HealthProbe,
     capture: impl Fn() -> Arc<Capture>,
 ) -> Result<(), SetupError> {
     let began = Instant::now();
-    // Not `seconds`: a period of zero must stay zero.
-    let grace = Duration::try_from_secs_f64(check.start_period_sec.max(0.0));
-    let grace = grace.unwrap_or(Duration::MAX);
     let mut failures = 0;
     loop {
+        // As in Docker, the beginning of a check decides whether it counts.
+        let starting = began.elapsed() < check.grace;
         let Err(why) = check_once(environment, check, capture()).await? else { return Ok(()) };
-        let starting = began.elapsed() < grace;
         if !starting {
             failures += 1;
-            if failures >= check.retries.max(1) {
-                return Err(SetupError::Unhealthy { failures, why });
+            if failures >= check.retries {
+                let HealthProbe { name, hint, .. } = *check;
+                return Err(SetupError::Unhealthy { check: name, failures, why, hint });
             }
         }
-        let pause = if starting { check.start_interval_sec } else { check.interval_sec };
-        tokio::time::sleep(seconds(pause)).await;
+        let pause = if starting { check.grace_interval } else { check.interval };
+        tokio::time::sleep(pause).await;
     }
 }
 
 /// Runs the check once; the inner error is why the environment is not ready.
 async fn check_once(
     environment: &ManagedEnvironment,
-    check: &Healthcheck,
+    check: &HealthProbe,
     capture: Arc<Capture>,
 ) -> Result<Result<(), String>, SetupError> {
-    let argv = shell(check.command.clone());
+    let argv = check.argv.clone();
     let command = ExecCommand { argv, env: environment.network_env(), workdir: None, user: None };
-    let limit = seconds(check.timeout_sec);
-    let ran = executor::run_command(
-        environment.expect_running(),
-        command,
-        limit,
-        capture.clone(),
-        NormalExit::AnyCode,
-    )
-    .await;
+    let (running, limit) = (environment.expect_running(), check.limit);
+    let ran =
+        executor::run_command(running, command, limit, capture.clone(), NormalExit::AnyCode).await;
     if let Some(left) = ran.processes_left {
         return Err(SetupError::Create(left));
     }
@@ -67,6 +119,8 @@ async fn check_once(
         }
         ScriptEnd::TimedOut => Err(format!("it exceeded its time limit of {limit:?}")),
         ScriptEnd::Failed(failure) if failure.kind == FailureKind::NotStarted => {
+            // Programs of the environment can have ended it: then it is not the check that fails.
+            running.check_running().await.map_err(SetupError::Create)?;
             Err(failure.chain())
         }
         ScriptEnd::Failed(failure) => return Err(SetupError::Create(failure)),

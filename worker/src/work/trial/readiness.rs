@@ -1,5 +1,5 @@
-//! The wait between the creation of an environment and its first command: for its healthcheck, or for
-//! the programs that it runs by itself.
+//! The wait between the creation of an environment and its first command: for a healthcheck, of the task
+//! or of the image, or for the programs that it runs by itself.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,8 +8,12 @@ use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::spec::timeout::seconds;
 use tokio::time::Instant;
 
-use super::health;
-use crate::environment::{Environment, FailureKind, OutputSink, OutputStream, start};
+use super::health::{self, HealthProbe};
+use crate::dependency;
+use crate::environment::{
+    Environment, Failure, FailureKind, ImageHealthcheck, OutputSink, OutputStream, OwnHealthcheck,
+    start,
+};
 use crate::executor::errors::SetupError;
 use crate::executor::{self, Capture, ManagedEnvironment, NormalExit, ScriptEnd};
 
@@ -31,7 +35,7 @@ pub(super) async fn wait_until_ready(
         sockets: None,
     };
     if let Some(check) = &task.healthcheck {
-        health::wait_until_healthy(environment, check, capture).await?;
+        health::wait_until_healthy(environment, &HealthProbe::from(check), capture).await?;
         waited = Some(without_observation(StartWaitEnd::Healthcheck));
     } else if let Some(grace) = task.start_grace_sec {
         if grace > 0.0 {
@@ -41,6 +45,16 @@ pub(super) async fn wait_until_ready(
             }
             waited = Some(without_observation(StartWaitEnd::Grace));
         }
+    } else if let Some(check) = environment.expect_running().own_healthcheck() {
+        let mut wait = without_observation(StartWaitEnd::Healthcheck);
+        wait.waited_sec = match check {
+            OwnHealthcheck::Awaited(before) => before.as_secs_f64(),
+            OwnHealthcheck::OfImage(check) => {
+                wait_for_image(environment, &check, capture).await?;
+                began.elapsed().as_secs_f64()
+            }
+        };
+        waited = Some(wait);
     } else if environment.expect_running().has_own_programs() {
         waited = observe(environment.expect_running()).await?;
     }
@@ -48,6 +62,22 @@ pub(super) async fn wait_until_ready(
         record.start_wait = waited;
     }
     Ok(())
+}
+
+/// Waits for the healthcheck of the image, as long as services of a compose file are waited for.
+async fn wait_for_image(
+    environment: &ManagedEnvironment,
+    check: &ImageHealthcheck,
+    capture: impl Fn() -> Arc<Capture>,
+) -> Result<(), SetupError> {
+    let (check, limit) = (HealthProbe::from(check), start::HEALTHY_WITHIN);
+    let engine = environment.expect_running().dependency();
+    let waiting = health::wait_until_healthy(environment, &check, capture);
+    dependency::within(engine, limit, waiting).await.unwrap_or_else(|| {
+        let hint = health::IMAGE_HINT;
+        let message = format!("the HEALTHCHECK of the image did not succeed in {limit:?}{hint}");
+        Err(SetupError::Create(Failure::new(FailureKind::Unusable, message)))
+    })
 }
 
 /// Waits until the programs of an environment have settled. `None` if they cannot be observed: the

@@ -3,7 +3,7 @@
 //! * `files`, `rules`, `shares`: the files, keys and resources that a compose file may use;
 //!   everything else is refused before anything is created. `files` writes what the program reads.
 //! * `guard`: the images and builds that a resolved file of a server's user may have.
-//! * `host_paths`: directories of the environment that services share.
+//! * `host_paths`: directories of the environment that services share; `uploads`: files that are placed.
 //! * `service_hosts`: hosts that no proxy leads to.
 //! * `program`: the program `docker compose`, which resolves the file and starts the services.
 //! * `render`: the file that is started. The program neither builds nor pulls: images are made
@@ -26,6 +26,7 @@ mod rules;
 mod service;
 mod service_hosts;
 mod shares;
+mod uploads;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +34,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rollout_protocol::spec::environment::{DockerNetwork, DockerSettings, ProviderSpec};
@@ -59,12 +60,12 @@ use super::labels;
 use super::network::{self, ContainerNetwork};
 use super::storage::StorageLimit;
 use crate::environment::compose::{self, HostPath, MAIN};
-use crate::environment::dockerignore::Dockerignore;
 use crate::environment::image_access::ImageAccess;
 use crate::environment::service_hosts::ServiceHosts;
+use crate::environment::start::HEALTHY_WITHIN;
 use crate::environment::{
     BuildProxies, CaBundle, ComposeFile, CreateRequest, Failure, FailureKind, ImageRequest,
-    ImageSource, Upload,
+    ImageSource, OwnHealthcheck, Upload,
 };
 use crate::shown_path::{ShownPath, shown};
 use crate::supervise::{self, BlockingDrop};
@@ -73,15 +74,11 @@ use crate::supervise::{self, BlockingDrop};
 const RESOLVED_WITHIN: Duration = Duration::from_secs(60);
 const IMAGES_WITHIN: Duration = Duration::from_secs(480);
 
-/// Timeout for creating all containers and for them to be up and healthy.
+/// Timeout for creating all containers.
 const CREATED_WITHIN: Duration = Duration::from_secs(120);
-const UP_WITHIN: Duration = Duration::from_secs(480);
 
 /// Bytes of the program's messages that a failure quotes.
 const MESSAGE_BYTES: usize = 4 * 1024;
-
-/// Largest file that is uploaded by reading it into memory.
-const FILE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// `DOCKER_CONFIG` of the program while it resolves a file: not the user's, because the file can
 /// refer to it.
@@ -443,14 +440,16 @@ impl ComposeCreation<'_> {
             let own = if member.service == MAIN { used.as_slice() } else { &[] };
             self.place_files(member, needs.get(&member.service), own).await?;
         }
-        let limit = UP_WITHIN.as_secs().to_string();
+        let (limit, began) = (HEALTHY_WITHIN.as_secs().to_string(), Instant::now());
         let words = ["up", "--detach", "--wait", "--wait-timeout", &limit, "--no-recreate"];
         let words = [words.as_slice(), &["--no-build", "--pull", "never"]].concat();
-        if let Err(mut failure) = self.run_step(&file, &words, UP_WITHIN + RESOLVED_WITHIN).await {
+        if let Err(mut failure) =
+            self.run_step(&file, &words, HEALTHY_WITHIN + RESOLVED_WITHIN).await
+        {
             failure.message.push_str(&self.failed_container_output(&members).await);
             return Err(failure);
         }
-        self.collect_containers(members, &hosts).await
+        self.collect_containers(members, &hosts, began.elapsed()).await
     }
 
     async fn run_step(&self, file: &Path, words: &[&str], limit: Duration) -> Result<(), Failure> {
@@ -536,17 +535,18 @@ impl ComposeCreation<'_> {
         };
         let tar = self.scratch(&format!("{}-{number}.tar", member.id));
         let shown = self.below(&from).to_string();
-        let upload = supervise::blocking(move || as_upload(&from, target, tar)).await;
+        let upload = supervise::blocking(move || uploads::of_path(&from, target, tar)).await;
         upload.map_err(|error| {
             Failure::new(FailureKind::Refused, format!("cannot place {shown}")).with_source(error)
         })
     }
 
-    /// The environment and its services, which are up.
+    /// The environment and its services, which are up after this time.
     async fn collect_containers(
         &self,
         members: Vec<ProjectContainer>,
         hosts: &ServiceHosts,
+        waited: Duration,
     ) -> Result<StartedContainer, Failure> {
         let (mut main, mut services) = (None, ComposeServiceMap::new());
         let mut beside = Vec::new();
@@ -570,29 +570,20 @@ impl ComposeCreation<'_> {
             return Err(Failure::new(FailureKind::NotStarted, text));
         };
         let limits = create::enforced_limits(&[], &self.request.resources, false);
-        let RunningState { workdir, limits, has_own_programs, own_lists } =
+        let RunningState { workdir, limits, has_own_programs, is_healthy, own_lists, .. } =
             create::check_running(&container, limits).await?;
         container.own_lists = own_lists;
+        let own_healthcheck = is_healthy.then_some(OwnHealthcheck::Awaited(waited));
         let storage = StorageLimit::for_container(&container, beside, limits).await;
         let project = ComposeProject { name: self.name.clone(), services };
-        let project = Some(project);
-        Ok(StartedContainer { container, workdir, has_own_programs, limits, storage, project })
+        Ok(StartedContainer {
+            container,
+            workdir,
+            has_own_programs,
+            own_healthcheck,
+            limits,
+            storage,
+            project: Some(project),
+        })
     }
-}
-
-/// The upload of a file, or of a directory as an archive.
-fn as_upload(from: &Path, target: String, tar: PathBuf) -> io::Result<Upload> {
-    use std::os::unix::fs::PermissionsExt as _;
-    let meta = from.metadata()?;
-    if meta.is_dir() {
-        let file = std::fs::File::create_new(&tar)?;
-        build::pack_all(from, &Dockerignore::default(), &[], io::BufWriter::new(file))?;
-        return Ok(Upload::Archive { path: target, tar });
-    }
-    if !meta.is_file() || meta.len() > FILE_BYTES {
-        let text = format!("it is not a file of at most {FILE_BYTES} bytes");
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-    }
-    let executable = meta.permissions().mode() & 0o100 != 0;
-    Ok(Upload::File { path: target, bytes: std::fs::read(from)?.into(), executable })
 }

@@ -277,12 +277,7 @@ impl RenderContext<'_> {
             }
         }
         if !self.open && !self.named.contains(name) {
-            // Old engines resolve a container's names through servers on the host's own loopback.
-            service.insert("dns".to_owned(), json!(["127.0.0.1"]));
-            let dropped = service.entry("cap_drop").or_insert_with(|| json!([]));
-            if let Value::Array(dropped) = dropped {
-                dropped.push(json!("NET_RAW"));
-            }
+            isolate(service);
         }
     }
 
@@ -323,6 +318,20 @@ impl RenderContext<'_> {
     }
 }
 
+/// Closes what a closed network leaves open.
+fn isolate(service: &mut Map<String, Value>) {
+    let mode = service.get("network_mode").and_then(Value::as_str);
+    // A container in the network of another one has the servers of that one, and takes no others.
+    if !mode.is_some_and(|mode| mode.starts_with("service:")) {
+        // Old engines resolve a container's names through servers on the host's own loopback.
+        service.insert("dns".to_owned(), json!(["127.0.0.1"]));
+    }
+    let dropped = service.entry("cap_drop").or_insert_with(|| json!([]));
+    if let Value::Array(dropped) = dropped {
+        dropped.push(json!("NET_RAW"));
+    }
+}
+
 /// Sets the variables that name the CA bundle, unless they are set.
 fn name_ca_bundle(service_name: &str, service: &mut Value) {
     if !takes_files(service) {
@@ -360,6 +369,27 @@ fn also_known_as(service: &mut Map<String, Value>, alias: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn isolated_service_in_network_of_another_one_names_no_servers() {
+        for (mut service, expected) in [
+            (
+                json!({"cap_drop": ["CHOWN"]}),
+                json!({"cap_drop": ["CHOWN", "NET_RAW"], "dns": ["127.0.0.1"]}),
+            ),
+            (
+                json!({"network_mode": "none"}),
+                json!({"network_mode": "none", "cap_drop": ["NET_RAW"], "dns": ["127.0.0.1"]}),
+            ),
+            (
+                json!({"network_mode": "service:helper"}),
+                json!({"network_mode": "service:helper", "cap_drop": ["NET_RAW"]}),
+            ),
+        ] {
+            isolate(service.as_object_mut().expect("a map"));
+            assert_eq!(service, expected);
+        }
+    }
 
     #[test]
     fn build_argument_without_a_value_is_left_out() {

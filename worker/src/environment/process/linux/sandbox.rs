@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use async_trait::async_trait;
 use rollout_protocol::record::{EnforcedLimits, LimitEnforcement};
@@ -23,6 +23,7 @@ use super::storage::{self, ExceededLimit};
 use super::tree::{self, SandboxTree, relative};
 use super::tree_writer::SandboxTreeWriter;
 use super::{exec, failure, pack};
+use crate::egress::{LedNetwork, LedSockets};
 use crate::environment::process::dockerfile::SandboxRecipe;
 use crate::environment::{
     ByteStream, CommandExit, Environment, ExecCommand, Failure, FailureKind, ListenerRoute,
@@ -306,6 +307,22 @@ impl Environment for Sandbox {
         let listener = TcpListener::from(self.control.listen().await.map_err(cannot)?);
         listener.set_nonblocking(true).map_err(cannot)?;
         Ok(ListenerRoute::OwnLoopback(listener))
+    }
+
+    /// Its user may change nothing on this host, such as the rules that would lead connections.
+    async fn lead_connections(
+        &self,
+        networks: &[LedNetwork],
+    ) -> Result<Option<LedSockets>, Failure> {
+        static NOTICE: Once = Once::new();
+        NOTICE.call_once(|| {
+            tracing::info!(
+                "programs in sandboxes with allowed hosts must use the proxy: connections do not lead \
+                 to it"
+            );
+        });
+        let _unled = networks;
+        Ok(None)
     }
 
     async fn oom_killed(&self) -> bool {

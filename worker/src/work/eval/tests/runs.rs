@@ -235,6 +235,24 @@ async fn eval_reported_costs_are_summed_and_invalid_ignored() {
 }
 
 #[tokio::test]
+async fn eval_commands_find_their_limits() {
+    let mut eval = EvalFixture::new().await;
+    eval.spec.commands.implement = command("echo 2 > value; cat $ROLLOUT_LIMITS");
+    eval.spec.commands.tests = Some(EvalCommand { timeout_sec: None, ..command("echo") });
+    let record = eval.run().await;
+    assert_eq!(record.end, EvalEnd::Completed, "{:?}", record.error);
+    let commands = eval.rig.provider.commands();
+    let limit = |at: usize| commands[at].env.get("ROLLOUT_TIMEOUT_SEC").map(String::as_str);
+    assert_eq!([0, 1, 2, 3].map(limit), [Some("60"), None, Some("60"), Some("60")]);
+    let deadline = &commands[0].env["ROLLOUT_DEADLINE"];
+    let printed = record.outputs.iter().find(|output| output.path == "implement/stdout.txt");
+    let printed = eval.text(&printed.expect("kept").blob).await;
+    assert_eq!(printed, format!("{{\"timeout_sec\":60.0,\"deadline\":{deadline}}}\n"));
+    let names = |at: usize| commands[at].env.contains_key("ROLLOUT_LIMITS");
+    assert_eq!([0, 1, 2, 3].map(names), [true, false, true, true]);
+}
+
+#[tokio::test]
 async fn eval_secrets_are_redacted_in_outputs_and_commit() {
     let mut eval = EvalFixture::new().await;
     eval.rig.variables = TrialVariables::new([("KEY".into(), "hunter2-hunter2".into())]);

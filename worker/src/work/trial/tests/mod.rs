@@ -8,6 +8,7 @@ mod harness;
 mod harness_control;
 mod harness_live;
 mod hostile;
+mod image_health;
 mod parking;
 mod paths;
 mod phases;
