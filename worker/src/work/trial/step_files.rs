@@ -9,9 +9,10 @@ use rollout_protocol::spec::timeout::seconds;
 
 use super::artifacts::CollectedArtifacts;
 use super::failure;
+use super::health::{self, HealthProbe};
 use super::outputs::step_prefix;
 use super::run::TrialRun;
-use super::{health, setup};
+use super::setup;
 use crate::agents::{self, bash, shell};
 use crate::archive::{self, ArchiveError, ArchiveLimits, ArchiveTruncation};
 use crate::environment::{ExecCommand, Upload};
@@ -42,7 +43,9 @@ impl TrialRun<'_> {
         }
         if let Some(check) = &step.healthcheck {
             let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
-            let ready = health::wait_until_healthy(&self.attempt.environment, check, capture).await;
+            let check = HealthProbe::from(check);
+            let ready =
+                health::wait_until_healthy(&self.attempt.environment, &check, capture).await;
             ready.map_err(|error| error.into_error(&self.attempt.redactor))?;
         }
         Ok(())
