@@ -177,7 +177,7 @@ fn images_of_builders(
 }
 
 /// The platform arguments, those with a variant also where an instruction may choose by whether they have a
-/// value. Build arguments of the same name replace them.
+/// value. For some builders, build arguments of the same name replace them.
 fn platforms(
     file: &Dockerfile,
     build_args: &BTreeMap<String, String>,
@@ -185,10 +185,11 @@ fn platforms(
     let has_variants = file.instructions.iter().any(|one| one.rest.contains("VARIANT"));
     let variants = [&VARIANTS[..0], &VARIANTS[..1], &VARIANTS[1..], &VARIANTS[..]];
     let used = if has_variants { &variants[..] } else { &variants[..1] };
-    let each = used.iter().map(|variants| {
-        let arguments = PLATFORM_ARGUMENTS.iter().chain(variants.iter());
-        let value =
-            |name: &str, value: &str| build_args.get(name).map_or(value, String::as_str).to_owned();
+    let none = BTreeMap::new();
+    let each = used.iter().flat_map(|variants| [(*variants, build_args), (*variants, &none)]);
+    let each = each.map(|(variants, given)| {
+        let arguments = PLATFORM_ARGUMENTS.iter().chain(variants);
+        let value = |name: &str, own: &str| given.get(name).map_or(own, String::as_str).to_owned();
         arguments.map(|(name, own)| ((*name).to_owned(), value(name, own))).collect()
     });
     each.collect()

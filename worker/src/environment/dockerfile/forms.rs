@@ -297,4 +297,6 @@ fn unclear_line(instruction: &DockerfileInstruction) -> Option<UnclearPart> {
 }
 
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod tests;
