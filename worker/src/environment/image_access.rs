@@ -19,6 +19,20 @@ const DEFAULT_REGISTRIES: [&str; 3] = ["docker.io", "index.docker.io", "registry
 /// Namespace of the images that this program makes in an engine.
 const OWN_NAMESPACE: &str = "rollout";
 
+/// Names before a colon with which some builders take an image from a store or from a file, not from a registry.
+const TRANSPORTS: [&str; 10] = [
+    "atomic",
+    "containers-storage",
+    "dir",
+    "docker-archive",
+    "docker-daemon",
+    "oci",
+    "oci-archive",
+    "ostree",
+    "sif",
+    "tarball",
+];
+
 /// Port of registries that name none.
 const DEFAULT_PORT: u16 = 443;
 
@@ -247,6 +261,9 @@ fn refusal_of_local(reference: &str) -> Option<String> {
         _ => reference,
     };
     let (first, _) = path.split_once('/').unwrap_or((path, ""));
+    if reference.split_once(':').is_some_and(|(before, _)| TRANSPORTS.contains(&before)) {
+        return Some(format!("the image `{reference}`, which some builders take from no registry"));
+    }
     if first.contains('$') {
         return Some(format!("the image `{reference}`, whose name depends on a variable"));
     }
@@ -335,6 +352,9 @@ mod tests {
             "sha256:0123456789abcdef",
             "0123456789ab",
             "ada",
+            "containers-storage:ada",
+            "docker-daemon:a:1",
+            "oci-archive:x",
             "docker.io/${X}",
             "docker.io/ro${E}llout/x",
             "index.docker.io/$X:1",
@@ -342,9 +362,15 @@ mod tests {
             assert!(refusal(&access, image).is_some(), "{image}");
             assert_eq!(refusal(&ImageAccess::Everything, image), None, "{image}");
         }
-        for image in
-            ["rollout", "rollouts/task", "a/rollout", "ada:1", "library/a:$V", "8.8.8.8/rollout/x"]
-        {
+        for image in [
+            "rollout",
+            "rollouts/task",
+            "a/rollout",
+            "ada:1",
+            "docker:dind",
+            "library/a:$V",
+            "8.8.8.8/rollout/x",
+        ] {
             assert_eq!(refusal(&access, image), None, "{image}");
         }
     }
