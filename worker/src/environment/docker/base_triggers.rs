@@ -2,13 +2,16 @@
 //! the engine's host: a builder runs them, and fetches what they name from there.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use bollard::models::ImageInspect;
 use rollout_protocol::spec::environment::ProviderSpec;
 
 use super::base_images::{self, ResolvedBase};
 use super::build::BuildSpec;
-use crate::environment::dockerfile::{BaseImage, BuildFetchKind, Dockerfile, build_fetches};
+use crate::environment::dockerfile::{
+    BaseImage, BuildFetchKind, Dockerfile, build_fetches, is_preprocessed,
+};
 use crate::environment::image_access::ImageAccess;
 use crate::environment::{Failure, FailureKind};
 
@@ -109,6 +112,14 @@ pub(super) fn check_sent(build: &BuildSpec, text: &str) -> Result<(), Failure> {
     if !build.is_guarded() {
         return Ok(());
     }
+    if is_preprocessed(Path::new(&build.dockerfile)) {
+        let message = format!(
+            "the Dockerfile `{}` of {}, which some builders preprocess: the server of this run does not \
+             allow it",
+            build.dockerfile, build.tag
+        );
+        return Err(Failure::new(FailureKind::Refused, message));
+    }
     let found = build_fetches(text, &build.args).into_iter();
     for fetch in found.filter(|fetch| fetch.kind != BuildFetchKind::Image) {
         // Only images need the addresses of a name.
@@ -169,8 +180,6 @@ fn may_fetch(trigger: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use bollard::models::ImageConfig;
     use rollout_protocol::digest::Digest;
     use rollout_protocol::spec::environment::DockerSettings;
@@ -262,6 +271,8 @@ mod tests {
         }
         let text = format!("# syntax=a/b\n{base}");
         assert!(check_sent(&guarded, &text).is_err());
+        let preprocessed = BuildSpec { dockerfile: "D.in".to_owned(), ..guarded.clone() };
+        assert!(check_sent(&preprocessed, base).is_err() && check_sent(&guarded, base).is_ok());
         let plain = format!("{base}USER app\nCOPY a /b\nRUN [\"sh\", \"-c\", \"cat <<E\"]\n");
         assert!(check_sent(&guarded, &plain).is_ok() && check_sent(&local, &plain).is_ok());
     }

@@ -1,6 +1,7 @@
 //! Images, frontends and addresses that an engine fetches for a build of a Dockerfile.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -92,6 +93,11 @@ pub fn build_fetches(text: &str, build_args: &BTreeMap<String, String>) -> Vec<B
         add_unclear(&mut found, forms::unclear_lines(&file));
     }
     found.into_iter().collect()
+}
+
+/// Whether some builder gives a Dockerfile at this path to a preprocessor, which makes another text of it.
+pub fn is_preprocessed(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().ends_with(b".in")
 }
 
 /// Whether an instruction is a `FROM` whose image no builder takes, however it removes quotes. Some builders
