@@ -37,11 +37,12 @@ pub(super) fn access(settings: &ProviderSpec) -> ImageAccess {
 /// The base images of a build, also those whose name has arguments of platforms.
 pub(super) fn images(build: &BuildSpec) -> Vec<BaseImage> {
     let file = base_images::dockerfile(build);
-    file.map(|file| file.images_of_platform(&arguments(build))).unwrap_or_default()
+    let images = file.map(|file| file.images_of_platform(&platform_arguments(build), &build.args));
+    images.unwrap_or_default()
 }
 
-/// The build arguments, with those that every build has.
-fn arguments(build: &BuildSpec) -> BTreeMap<String, String> {
+/// The arguments that every build has, with the values of build arguments of the same name.
+fn platform_arguments(build: &BuildSpec) -> BTreeMap<String, String> {
     let arch = match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
@@ -58,7 +59,11 @@ fn arguments(build: &BuildSpec) -> BTreeMap<String, String> {
             arguments.insert(format!("{kind}{name}"), part.to_owned());
         }
     }
-    arguments.extend(build.args.clone());
+    for (name, value) in &mut arguments {
+        if let Some(given) = build.args.get(name) {
+            value.clone_from(given);
+        }
+    }
     arguments
 }
 
@@ -69,11 +74,12 @@ fn arguments(build: &BuildSpec) -> BTreeMap<String, String> {
 /// An image cannot be told before the build, or no registry resolves it.
 pub(super) fn bases(build: &BuildSpec) -> Result<Vec<CheckedBase>, Failure> {
     let Some(file) = base_images::dockerfile(build) else { return Ok(Vec::new()) };
-    let arguments = arguments(build);
-    if let Some(unknown) = file.unknown_image(&arguments) {
+    let platform = platform_arguments(build);
+    if let Some(unknown) = file.unknown_image(&platform, &build.args) {
         return Err(untold(&unknown));
     }
-    let bases = file.images_of_platform(&arguments).into_iter().filter(BaseImage::starts_stage);
+    let bases = file.images_of_platform(&platform, &build.args).into_iter();
+    let bases = bases.filter(BaseImage::starts_stage);
     bases.map(|base| checked(base, build)).collect()
 }
 
@@ -134,9 +140,9 @@ pub(super) fn check_sent(build: &BuildSpec, text: &str) -> Result<(), Failure> {
     if build.is_local {
         return Ok(());
     }
-    let arguments = arguments(build);
+    let platform = platform_arguments(build);
     let file = Dockerfile::read(text);
-    if let Some(unknown) = file.unknown_image(&arguments) {
+    if let Some(unknown) = file.unknown_image(&platform, &build.args) {
         return Err(untold(&unknown));
     }
     let is_local = |base: &BaseImage| {
@@ -144,7 +150,8 @@ pub(super) fn check_sent(build: &BuildSpec, text: &str) -> Result<(), Failure> {
             own.image == base.image && matches!(known, Some(ResolvedBase::Local(_)))
         })
     };
-    let bases = file.images_of_platform(&arguments).into_iter().filter(BaseImage::starts_stage);
+    let bases = file.images_of_platform(&platform, &build.args).into_iter();
+    let bases = bases.filter(BaseImage::starts_stage);
     let mut open = bases.filter(|base| !base.has_digest() && !is_local(base));
     open.next().map_or(Ok(()), |base| Err(untold(&base.image)))
 }
@@ -284,8 +291,11 @@ mod tests {
             "ARG B\nFROM $B\n",
             "ARG B\nFROM a/b$B@sha256:00\n",
             "ARG B\nFROM --platform=$B a/b@sha256:00\n",
+            "FROM --platform=linux/${A:-arm64} a/b@sha256:00\n",
         ] {
-            let failure = bases(&build(dir.path(), text)).expect_err(text);
+            let args = [("A".to_owned(), "amd64".to_owned())].into();
+            let build = BuildSpec { args, ..build(dir.path(), text) };
+            let failure = bases(&build).expect_err(text);
             assert_eq!(failure.kind, FailureKind::Refused, "{text}");
         }
         let settings = |guards_builds| {

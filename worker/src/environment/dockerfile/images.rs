@@ -90,19 +90,28 @@ impl Dockerfile {
         self.images(set.clone(), given, MissingArguments::Empty, stages)
     }
 
-    /// The images with arguments that are set without an `ARG`, as those of platforms are.
-    pub fn images_of_platform(&self, arguments: &BTreeMap<String, String>) -> Vec<BaseImage> {
+    /// The images with arguments that are set without an `ARG`, as those of platforms are. Images whose
+    /// name or platform needs another argument without a value here are left out.
+    pub fn images_of_platform(
+        &self,
+        platform: &BTreeMap<String, String>,
+        build_args: &BTreeMap<String, String>,
+    ) -> Vec<BaseImage> {
         let stages = BuildStages::new(StageRules::Current);
-        self.images(arguments.clone(), arguments, MissingArguments::LeaveOutUnset, stages)
+        self.images(platform.clone(), build_args, MissingArguments::LeaveOutUnset, stages)
     }
 
     /// An image, as written, that these images of a platform lack: its name needs an argument without a
     /// value here.
-    pub fn unknown_image(&self, arguments: &BTreeMap<String, String>) -> Option<String> {
-        let known = self.images_of_platform(arguments);
+    pub fn unknown_image(
+        &self,
+        platform: &BTreeMap<String, String>,
+        build_args: &BTreeMap<String, String>,
+    ) -> Option<String> {
+        let known = self.images_of_platform(platform, build_args);
         let known: HashSet<_> = known.iter().map(|base| (base.line, base.written())).collect();
         let stages = BuildStages::new(StageRules::Current);
-        let all = self.images(arguments.clone(), arguments, MissingArguments::Empty, stages);
+        let all = self.images(platform.clone(), build_args, MissingArguments::Empty, stages);
         let unknown = all.iter().find(|base| !known.contains(&(base.line, base.written())));
         unknown.map(|base| base.written.clone())
     }

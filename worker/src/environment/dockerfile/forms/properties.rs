@@ -7,7 +7,7 @@ use std::str::Chars;
 
 use proptest::prelude::*;
 
-use crate::environment::dockerfile::{BuildFetchKind, build_fetches};
+use crate::environment::dockerfile::{BuildFetchKind, Dockerfile, build_fetches};
 use crate::environment::image_reference::ImageReference;
 
 type Arguments = BTreeMap<String, String>;
@@ -47,12 +47,13 @@ enum Unread {
 }
 
 impl OtherBuilder {
-    /// Adds the images that it takes from a text, up to the first line that it does not read.
+    /// Adds the images that it takes from a text, with the platforms of their stages, up to the first line that
+    /// it does not read.
     fn add_images(
         self,
         text: &str,
         (platform, given): (&Arguments, &Arguments),
-        found: &mut Vec<String>,
+        found: &mut Vec<(String, Option<String>)>,
     ) -> Result<(), Unread> {
         let mut set = platform.clone();
         let is_set =
@@ -68,12 +69,13 @@ impl OtherBuilder {
                 "ARG" | "RUN" => {}
                 "FROM" => {
                     begun = true;
-                    let (image, stage) = image(&flags, &rest, &set)?;
+                    let platform = stage_platform(&flags, &set)?;
+                    let (image, stage) = image(&rest, &set)?;
                     if image.parse::<ImageReference>().is_ok()
                         && image != "scratch"
                         && !stages.contains(&image)
                     {
-                        found.push(image);
+                        found.push((image, platform));
                     }
                     stages.extend(stage.map(|stage| match self.ignores_case {
                         true => stage.to_ascii_lowercase(),
@@ -114,15 +116,20 @@ impl OtherBuilder {
     }
 }
 
-/// The image and the name of a stage.
-fn image(
-    flags: &[String],
-    rest: &str,
-    set: &Arguments,
-) -> Result<(String, Option<String>), Unread> {
+fn stage_platform(flags: &[String], set: &Arguments) -> Result<Option<String>, Unread> {
+    let mut platform = None;
     for flag in flags {
-        expanded(flag.strip_prefix("--platform=").ok_or(Unread::Refused)?, set)?;
+        let value = flag.strip_prefix("--platform=").ok_or(Unread::Refused)?;
+        platform = Some(expanded(value, set)?);
     }
+    if flags.len() > 1 || platform.as_deref() == Some("") {
+        return Err(Unread::Refused);
+    }
+    Ok(platform)
+}
+
+/// The image and the name of a stage.
+fn image(rest: &str, set: &Arguments) -> Result<(String, Option<String>), Unread> {
     let words = rest.split([' ', '\t', '\r', '\u{b}', '\u{c}']).filter(|word| !word.is_empty());
     let (image, stage) = match words.collect::<Vec<_>>().as_slice() {
         [image] => (*image, None),
@@ -308,14 +315,42 @@ fn accepted(text: &str, given: &Arguments) -> Result<bool, String> {
             if matches!(read, Err(Unread::OfSomeReleases)) {
                 return Err(format!("{builder:?} reads {text:?} in some releases alone"));
             }
-            if let Some(image) = images.iter().find(|image| !seen.contains(image.as_str())) {
+            let unseen = images.iter().find(|(image, _)| !seen.contains(image.as_str()));
+            if let Some(image) = unseen {
                 return Err(format!(
                     "{builder:?} takes {image:?} from {text:?} with {given:?}: {seen:?}"
                 ));
             }
         }
+        let mut images = Vec::new();
+        let read = BUILDKIT.add_images(text, (&platform, given), &mut images);
+        if read.is_ok()
+            && let Some(image) = other_platform(text, (platform, given), &images)
+        {
+            return Err(format!("the platform of {image:?} from {text:?} with {given:?}"));
+        }
     }
     Ok(true)
+}
+
+/// An image of another platform than the one whose triggers are checked.
+fn other_platform<'a>(
+    text: &str,
+    (mut platform, given): (Arguments, &Arguments),
+    images: &'a [(String, Option<String>)],
+) -> Option<&'a (String, Option<String>)> {
+    let file = Dockerfile::read(text);
+    for (name, value) in &mut platform {
+        if let Some(given) = given.get(name) {
+            value.clone_from(given);
+        }
+    }
+    if file.unknown_image(&platform, given).is_some() {
+        return None;
+    }
+    let checked = file.images_of_platform(&platform, given).into_iter();
+    let checked: Vec<_> = checked.map(|base| (base.image, base.platform)).collect();
+    images.iter().find(|image| !checked.contains(image))
 }
 
 /// Beginnings of lines and of words.
@@ -494,7 +529,8 @@ fn readers_take_the_images_of_plain_texts() {
         let mut images = Vec::new();
         let read = builder.add_images(text, (&Arguments::new(), &given), &mut images);
         assert!(read.is_ok(), "{builder:?}");
-        assert_eq!(images, ["b/c:1", "a"], "{builder:?}");
+        let names: Vec<&str> = images.iter().map(|(image, _)| image.as_str()).collect();
+        assert_eq!(names, ["b/c:1", "a"], "{builder:?}");
     }
     assert_eq!(accepted(text, &given), Ok(true));
 }
