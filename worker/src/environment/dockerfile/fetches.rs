@@ -156,8 +156,8 @@ fn fetches_of(
     found
 }
 
-/// The images that some builder takes. Builders differ in the platform arguments that they set, in whether
-/// an `ARG` changes these, and in whether a build argument that no `ARG` names is set.
+/// The images that some builder takes. Builders differ in the platform arguments that they set, and in whether
+/// a build argument that no `ARG` names is set.
 fn images_of_builders(
     file: &Dockerfile,
     build_args: &BTreeMap<String, String>,
@@ -166,9 +166,8 @@ fn images_of_builders(
     for set in platforms(file, build_args) {
         let mut all = set.clone();
         all.extend(build_args.clone());
-        ways.insert((set.clone(), build_args.clone()));
-        ways.insert((all.clone(), all.clone()));
-        ways.insert((set, all));
+        ways.insert((all.clone(), all));
+        ways.insert((set, build_args.clone()));
     }
     let mut found = BTreeSet::new();
     for (set, given) in &ways {
@@ -210,12 +209,15 @@ fn images_of(
     let images = file.images_of_builders(set, given).into_iter();
     images.map(|base| {
         let line = base.line;
-        if base.image.is_empty() {
-            let kind = BuildFetchKind::Unclear(UnclearForm::NoImage);
-            let (source, written) = ("FROM".to_owned(), base.written().to_owned());
-            return BuildFetch { line, kind, source, written };
-        }
-        BuildFetch::new(line, BuildFetchKind::Image, base.image)
+        let form = match base.image.is_empty() {
+            true => Some(UnclearForm::NoImage),
+            false => base.may_be_stage().then_some(UnclearForm::StageCase),
+        };
+        let Some(form) = form else {
+            return BuildFetch::new(line, BuildFetchKind::Image, base.image);
+        };
+        let (source, written) = ("FROM".to_owned(), base.written().to_owned());
+        BuildFetch { line, kind: BuildFetchKind::Unclear(form), source, written }
     })
 }
 

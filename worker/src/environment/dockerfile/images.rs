@@ -20,6 +20,8 @@ pub struct BaseImage {
     pub image: String,
     /// `--platform` of a stage, with variables replaced.
     pub platform: Option<String>,
+    /// Whether a stage has its name in another case.
+    names_stage: bool,
     /// The instruction's bytes in the file.
     span: Range<usize>,
     /// The text before the image there, and the image as written.
@@ -61,6 +63,11 @@ impl BaseImage {
     /// Whether a stage starts from it.
     pub fn starts_stage(&self) -> bool {
         self.before.is_empty()
+    }
+
+    /// Whether it is a stage for builders that know stages in any case, and an image for others.
+    pub(super) fn may_be_stage(&self) -> bool {
+        self.starts_stage() && self.names_stage
     }
 
     /// The image as written, with its variables.
@@ -190,11 +197,14 @@ struct BuildStages {
     rules: StageRules,
     begun: usize,
     names: HashSet<String>,
+    /// The names in lower case.
+    folded: HashSet<String>,
 }
 
 impl BuildStages {
     fn new(rules: StageRules) -> Self {
-        Self { rules, begun: 0, names: HashSet::from(["scratch".to_owned()]) }
+        let names = HashSet::from(["scratch".to_owned()]);
+        Self { rules, begun: 0, names, folded: HashSet::new() }
     }
 
     fn key(&self, name: &str) -> String {
@@ -206,6 +216,7 @@ impl BuildStages {
 
     fn add(&mut self, name: &str) {
         self.names.insert(self.key(name));
+        self.folded.insert(name.to_ascii_lowercase());
     }
 
     fn has(&self, name: &str) -> bool {
@@ -292,6 +303,7 @@ impl ImageReader<'_> {
         };
         (!is_stage).then(|| BaseImage {
             line: instruction.line,
+            names_stage: stages.folded.contains(&image.to_ascii_lowercase()),
             image,
             platform,
             span: instruction.span.clone(),

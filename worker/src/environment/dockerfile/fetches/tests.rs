@@ -70,7 +70,6 @@ fn stage_whose_name_builders_refuse_is_an_image() {
 #[test]
 fn stage_that_some_builder_does_not_know_is_an_image() {
     for (text, image) in [
-        ("FROM scratch AS Ada\nFROM ada\n", "ada"),
         ("FROM scratch AS Ada\nCOPY --from=ada /a /b\n", "ada"),
         ("FROM scratch AS ada\nRUN --mount=from=ADA,target=/m true\n", "ADA"),
         ("FROM Scratch\n", "Scratch"),
@@ -81,6 +80,8 @@ fn stage_that_some_builder_does_not_know_is_an_image() {
     ] {
         assert_eq!(fetches(text), [(Image, image.to_owned())], "{text}");
     }
+    let base = "FROM scratch AS Ada\nFROM ada\n";
+    assert_eq!(fetches(base), [(Unclear(UnclearForm::StageCase), "FROM".to_owned())]);
     let earlier =
         "FROM scratch\nFROM scratch\nFROM scratch\nCOPY --from=0 /a /\nCOPY --from=1 /b /\n";
     assert!(fetches(earlier).is_empty(), "{:?}", fetches(earlier));

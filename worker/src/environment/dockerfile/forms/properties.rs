@@ -322,12 +322,16 @@ fn accepted(text: &str, given: &Arguments) -> Result<bool, String> {
                 ));
             }
         }
-        let mut images = Vec::new();
-        let read = BUILDKIT.add_images(text, (&platform, given), &mut images);
-        if read.is_ok()
-            && let Some(image) = other_platform(text, (platform, given), &images)
-        {
-            return Err(format!("the platform of {image:?} from {text:?} with {given:?}"));
+        // Builders differ in whether these build arguments count without an `ARG`.
+        let is_set = platform.keys().any(|name| given.contains_key(name));
+        for builder in if is_set { &[BUILDKIT][..] } else { &[BUILDKIT, BUILDAH] } {
+            let mut images = Vec::new();
+            let read = builder.add_images(text, (&platform, given), &mut images);
+            if read.is_ok()
+                && let Some(image) = other_platform(text, (platform.clone(), given), &images)
+            {
+                return Err(format!("{builder:?} has {image:?} from {text:?} with {given:?}"));
+            }
         }
     }
     Ok(true)

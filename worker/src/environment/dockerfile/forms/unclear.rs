@@ -27,6 +27,8 @@ pub enum UnclearForm {
     ImageName,
     /// An image without a name.
     NoImage,
+    /// A base image with the name of a stage in another case.
+    StageCase,
     /// A variable whose value is not known before the build.
     BuilderVariable,
     /// An `ARG` before the first `FROM`.
@@ -98,6 +100,9 @@ impl UnclearForm {
                 "an image without a name",
                 "`ARG NAME=VALUE` before the first `FROM`, or a build argument",
             ),
+            Self::StageCase => {
+                ("a base image with the name of a stage in another case", "the name as `AS` has it")
+            }
             Self::BuilderVariable => {
                 ("an image that depends on a variable of the builder", "an `ARG` of another name")
             }
