@@ -228,8 +228,8 @@ impl BuildStages {
         match self.rules {
             StageRules::Current => is_number,
             StageRules::Common => {
-                let is_earlier =
-                    |number: usize| number + 1 < self.begun && number.to_string() == name;
+                let earlier = self.begun.saturating_sub(1);
+                let is_earlier = |number: usize| number < earlier && number.to_string() == name;
                 before == COPY_SOURCE && name.parse().is_ok_and(is_earlier)
             }
         }

@@ -75,6 +75,7 @@ fn stage_that_some_builder_does_not_know_is_an_image() {
         ("FROM Scratch\n", "Scratch"),
         ("FROM scratch\nCOPY --from=12345 /a /b\n", "12345"),
         ("FROM scratch\nCOPY --from=0 /a /b\n", "0"),
+        ("FROM scratch\nCOPY --from=18446744073709551615 /a /b\n", "18446744073709551615"),
         ("FROM scratch\nFROM scratch\nCOPY --from=00 /a /b\n", "00"),
         ("FROM scratch\nFROM scratch\nRUN --mount=from=0,target=/m true\n", "0"),
     ] {

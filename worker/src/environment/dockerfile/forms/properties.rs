@@ -459,6 +459,7 @@ const PLAIN_BEGINNINGS: &[&str] = &[
     "FROM a AS base\nFROM ",
     "FROM scratch AS Base\nFROM ",
     "FROM --platform=linux/$TARGETARCH ",
+    "ARG TARGETARCH=b\nFROM --platform=linux/$TARGETARCH ",
     "FROM a\nFROM ",
 ];
 const PLAIN_PARTS: &[&str] = &[
@@ -516,7 +517,7 @@ fn arguments() -> impl Strategy<Value = Arguments> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2048))]
+    #![proptest_config(ProptestConfig::with_cases(4096))]
 
     #[test]
     fn image_of_an_accepted_text_is_seen_for_every_builder(text in texts(), given in arguments()) {
