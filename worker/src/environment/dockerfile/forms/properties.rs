@@ -460,6 +460,7 @@ const PLAIN_BEGINNINGS: &[&str] = &[
     "FROM scratch AS Base\nFROM ",
     "FROM --platform=linux/$TARGETARCH ",
     "ARG TARGETARCH=b\nFROM --platform=linux/$TARGETARCH ",
+    "ARG A=c B=$A\nFROM $B",
     "FROM a\nFROM ",
 ];
 const PLAIN_PARTS: &[&str] = &[
