@@ -192,6 +192,9 @@ fn ordinary_dockerfiles_are_plain() {
         "FROM a\nONBUILD COPY package.json /app/\nONBUILD RUN npm install é\nONBUILD ENV A $B\n\
          MAINTAINER É <a@b>\n",
         "from a as b\ncopy --from=b x /y\nrun true\n",
+        "FROM\ta\r\nRUN\tb \\\r\n\r\n  # c\r\n\t&& d \\ \t\r\n && e\r\nCOPY\t[ \"a\" ,\t\"/b\" ]\r\n",
+        "FROM a\nHEALTHCHECK NONE\nWORKDIR \"$HOME/x y\"\nVOLUME [ \"/a\", \"/b\" ]\nENV A=${A:-\"b c\"} \\\n  \
+         B='d'\nLABEL a=\"b \\\n  c\" d.e=f\nARG C=${D:-e}\nADD a.tar.gz /\nSHELL [ \"bash\" , \"-c\" ]\n",
         "#!/usr/bin/env -S docker build -f\n# escape = \\ \nFROM a\nLABEL a=\u{82}\n",
         "ARG A=b\nFROM \"debian:12\"\nFROM 'debian:12' AS b\nFROM \"$A\":\"${A}\"\n\
          FROM debian:\"$A\"''\nFROM --platform=\"linux/$TARGETARCH\" a\n",
