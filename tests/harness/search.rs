@@ -66,7 +66,7 @@ impl ExampleSearch {
         let limit = "limit=${ROLLOUT_SWEEP_CONFIG_LIMIT";
         Self::example("tree.yaml")
             .with_replacement("eval_timeout_seconds: 8", "eval_timeout_seconds: 4\neval_retries: 1")
-            .with_replacement("k < 8000", "k < 500")
+            .with_replacement("k < 2000", "k < 500")
             .with_replacement("run: bash search/implement", &implement)
             .with_replacement(limit, &format!("sleep 0.7\n      {limit}"))
     }
@@ -84,7 +84,7 @@ impl ExampleSearch {
         Self::example("tree.yaml")
             .with_replacement("max_depth: 3", "max_depth: 2")
             .with_replacement("eval_timeout_seconds: 8", "eval_timeout_seconds: 5")
-            .with_replacement("k < 8000", "k < 300")
+            .with_replacement("k < 2000", "k < 300")
             .with_replacement("run: bash search/ideas", &command("ideas"))
             .with_replacement("run: bash search/implement", &command("implement"))
             .with_replacement(limit, &format!("{sweeps}\n      sleep 0.5\n      {limit}"))

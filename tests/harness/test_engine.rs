@@ -72,6 +72,8 @@ impl TestEngine {
         command.args(["--iptables=false", "--ip-masq=false"]);
         // A containerd that does not answer in time leaves its stacks there.
         command.env("TMPDIR", self.directory.path());
+        // Less garbage collection: the engine starts itself again for each archive call.
+        command.env("GOGC", "400");
         self.starts += 1;
         let mut run = RunningProgram::start(command, &at(&format!("engine-{}", self.starts)));
         let came = wait::holds_within(START_STOP_DEADLINE, || run.has_ended() || self.answers());

@@ -7,7 +7,7 @@ use crate::step::FaultPlan;
 /// Total number of schedules of all families. With a rule of the protocol removed (`ablation.rs`), one of
 /// the families fails by number 20,500 of this count, most by number 1,000. `tests/run --extended` runs
 /// 100,000.
-const SCHEDULES: u64 = 48_000;
+const SCHEDULES: u64 = 24_000;
 
 /// Number of failure kinds that are printed in full.
 const REPORTED_FAILURES: usize = 4;

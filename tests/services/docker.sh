@@ -30,7 +30,9 @@ docker_start() {
   local network=()
   docker_network || return 1
   export DOCKER_HOST=unix://$work/docker.sock
-  setsid dockerd --data-root "$docker_data" --exec-root "$work/run" --pidfile "$work/docker.pid" \
+  # The engine starts itself again for each archive call: with less garbage collection that takes 34 ms
+  # instead of 44.
+  GOGC=400 setsid dockerd --data-root "$docker_data" --exec-root "$work/run" --pidfile "$work/docker.pid" \
     "${network[@]}" -H "$DOCKER_HOST" >"$logs/dockerd.log" 2>&1 </dev/null 3>&- 9>&- &
   docker_pid=$!
   if ! wait_until 60 docker_answers_or_ended || ! docker_answers; then

@@ -192,6 +192,22 @@ def test_wait_ends_with_the_run() -> None:
     assert script.run(_programs.wait(script.context, "r1", None)).state == "failed"
 
 
+def test_wait_goes_on_while_a_run_waits_for_the_disk_of_the_server() -> None:
+    waits = {"code": 1, "message": "no space", "is_temporary": True}
+    failed = {"code": 1, "message": "no space", "is_temporary": False}
+    script = Script(
+        [
+            answer(run_document(state="failed", failure=waits)),
+            answer(run_document(state="running")),
+            answer(run_document(state="failed", failure=waits)),
+            answer(run_document(state="failed", failure=failed)),
+        ]
+    )
+    found = script.run(_programs.wait(script.context, "r1", None))
+    assert found.failure is not None
+    assert not found.failure.is_temporary
+
+
 def test_wait_ends_with_its_time() -> None:
     script = Script([answer(run_document())] * 7)
     with pytest.raises(errors.WaitTimeoutError) as caught:

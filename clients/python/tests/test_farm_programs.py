@@ -168,6 +168,23 @@ def test_completion_that_was_acknowledged_meanwhile_is_not_emitted() -> None:
     assert [one.cursor for one in script.emitted] == [1, 3]
 
 
+def test_completions_go_on_after_any_wait_for_the_disk_of_the_server() -> None:
+    waiting = [problem(503, "not-open")] * 500
+    script = Script([page(completion(1)), *waiting, page(completion(2)), *ENDED])
+    assert read(script) == [1, 2]
+    assert script.now > script.policy.total_sec
+
+
+def test_group_waits_for_the_disk_of_the_server_no_longer_than_its_limit() -> None:
+    waiting = [problem(503, "not-open")] * 500
+    script = Script([*waiting, answer({"group": "g", "known": False})])
+    assert not submitted(script).known
+    script = Script(iter(waiting))
+    with pytest.raises(errors.UnavailableError):
+        submitted(script, max_wait_sec=3.0)
+    assert script.now <= 3.0
+
+
 def test_failed_farm_ends_completions_with_an_error() -> None:
     with pytest.raises(errors.ConflictError):
         read(Script([page(completion(1)), problem(409, "failed")]))

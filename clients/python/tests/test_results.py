@@ -68,7 +68,7 @@ def example_search(directory: Path) -> str:
         ("root_baseline_csv: baseline.csv", f"root_baseline_csv: {example / 'baseline.csv'}"),
         ("max_depth: 3", "max_depth: 1"),
         ("ideas_per_node: 4", "ideas_per_node: 2"),
-        ("k < 8000", "k < 300"),
+        ("k < 2000", "k < 300"),
     ):
         assert before in text
         text = text.replace(before, after)

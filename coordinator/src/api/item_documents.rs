@@ -38,6 +38,8 @@ pub(super) struct ItemDocument {
     error: Option<serde_json::Value>,
     /// Cost of all its executions, as far as it is known; null if nothing of it is.
     cost: Option<f64>,
+    /// Whether the cost of some model calls is not known.
+    cost_is_lower_bound: bool,
     /// The worker that ran it, or runs it.
     worker: Option<String>,
     /// Duration of the execution that settled it, seconds.
@@ -108,6 +110,7 @@ impl From<TrialRow> for ItemDocument {
             reward: row.reward,
             error: row.error.and_then(|error| serde_json::to_value(error).ok()),
             cost: row.cost,
+            cost_is_lower_bound: row.cost_is_lower_bound,
             worker: row.worker,
             total_sec: row.total_sec,
             settled_at: row.settled_at,

@@ -25,6 +25,7 @@ use super::item_documents::{ArtifactList, ItemDocument, OutputDocument, OutputLi
 use super::problem::ApiProblem;
 use super::{ApiState, body, events, json, output_follower, runs, whole_number};
 use crate::daemon::{DaemonError, HostedRun, ItemQuery, Principal, ShownOutput, is_output};
+use crate::results::known_cost::NullUnknownCosts;
 use crate::results::view::{self, CapturedError, CapturedFile};
 
 /// Items of a page unless the request says otherwise.
@@ -159,7 +160,8 @@ pub(super) async fn show(
 
     let run = runs::find(&state, &user, &id)?;
     let found = state.daemon.item(&user, &run, &item).await?;
-    Ok(json(&ShownItem { detail: found.detail, executions: found.executions }))
+    let shown = ShownItem { detail: found.detail, executions: found.executions };
+    Ok(json(&NullUnknownCosts(&shown)))
 }
 
 /// List the captured outputs of an item

@@ -85,7 +85,8 @@ impl ApiProblem {
         message: impl Into<String>,
     ) -> Self {
         let (message, details, hints) = (message.into(), Vec::new(), Vec::new());
-        let failure = RunFailure { code: code.code(), message, details, hints };
+        let (code, is_temporary) = (code.code(), false);
+        let failure = RunFailure { code, message, details, hints, is_temporary };
         Self::from_failure(status, kind, failure)
     }
 
@@ -150,7 +151,7 @@ impl ApiProblem {
     /// The reply to a request.
     pub(super) fn render(self, request_id: &str, of: HeaderMap) -> Response {
         let Self { status, kind, failure, retry_after, busy } = self;
-        let RunFailure { code, message, details, hints } = *failure;
+        let RunFailure { code, message, details, hints, .. } = *failure;
         let document = Problem {
             kind: format!("{TYPE_PREFIX}{kind}"),
             title: status.canonical_reason().unwrap_or("Error").to_owned(),

@@ -13,6 +13,7 @@ use super::run_place::RunPlace;
 use super::{hook_events, search_dir};
 use crate::events::sinks::terminal::format::{duration, number};
 use crate::results::escape;
+use crate::results::known_cost::NullUnknownCosts;
 use crate::results::view::NumberedEvent;
 
 /// Hint for the directory of a search.
@@ -89,7 +90,10 @@ fn print_durable(
             return;
         }
         match args.json {
-            true => text.push_str(&serde_json::to_string(&event).unwrap_or_default()),
+            true => {
+                let json = serde_json::to_string(&NullUnknownCosts(&event));
+                text.push_str(&json.unwrap_or_default());
+            }
             false => text.push_str(&line(&event)),
         }
         text.push('\n');

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::error::CliError;
 use super::output::Printer;
 use super::remote_api::{self, FarmUrl, ServerUrl, is_api_url};
-use crate::config::env_vars;
+use crate::config::{env_vars, local_time};
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
 
@@ -155,11 +155,15 @@ fn render(farm: &Value, width: Option<usize>) -> Result<String, CliError> {
         facts.extend(status_facts(&status));
     }
     if let Some(message) = farm["failure"]["message"].as_str() {
-        facts.push(("failure", message.to_owned()));
+        let continues = match farm["failure"]["is_temporary"] == true {
+            true => "; the farm continues when the disk of the server takes writes again",
+            false => "",
+        };
+        facts.push(("failure", format!("{message}{continues}")));
     }
     for (name, key) in [("opened", "created_at"), ("ended", "ended_at")] {
         let at = Timestamp::deserialize(&farm[key]).ok();
-        facts.extend(at.map(|at| (name, format!("{at:.0}"))));
+        facts.extend(at.map(|at| (name, local_time::shown(at))));
     }
     let rows = facts.into_iter();
     let rows = rows.map(|(key, value)| vec![key.to_owned(), escape::line(&value).into_owned()]);
@@ -196,7 +200,9 @@ fn status_facts(status: &FarmStatus) -> Vec<(&'static str, String)> {
         let calls = format!("{} model calls without token ids", totals.calls_without_ids);
         facts.push(("warning", format!("{calls}: nothing can be trained on them")));
     }
-    facts.extend(status.pause.map(|pause| ("paused", format!("since {:.0}", pause.since))));
+    facts.extend(
+        status.pause.map(|pause| ("paused", format!("since {}", local_time::shown(pause.since)))),
+    );
     facts.extend(status.model_calls.map(|calls| {
         let held = format!("{} in flight, {} held back", calls.in_flight, calls.held);
         ("calls", held)
@@ -261,6 +267,9 @@ opened   2026-05-01T10:00:00Z
         farm["status"]["totals"]["calls_without_ids"] = 9.into();
         let text = render(&farm, None).expect("readable");
         assert!(text.contains("\nwarning  9 model calls without token ids: "), "{text}");
+        farm["failure"]["is_temporary"] = true.into();
+        let text = render(&farm, None).expect("readable");
+        assert!(text.contains("\nfailure  no space; the farm continues when the disk"), "{text}");
         farm["status"] = json!({"name": 1});
         assert!(render(&farm, None).is_err(), "a status that cannot be read is an error");
     }

@@ -7,7 +7,7 @@ use rollout_protocol::limits::CONFIG_FILE_BYTES;
 use rollout_worker::regular_file;
 
 use super::overrides::pair;
-use crate::config::{CliSetting, mcp_settings, retry_fault};
+use crate::config::{CliSetting, expected_retry, mcp_settings};
 
 /// Harbor's spellings of keys of the job.
 #[derive(Debug, Default, Args)]
@@ -90,8 +90,8 @@ impl HarborOptions {
             ("--retry-exclude", &self.retry_exclude, false),
         ] {
             for name in names {
-                if let Some(why) = retry_fault(name, is_included) {
-                    return Err(format!("cannot use `{flag} {name}`: {why}"));
+                if let Some(expected) = expected_retry(name, is_included) {
+                    return Err(format!("cannot use `{flag} {name}`: expected {expected}"));
                 }
             }
         }

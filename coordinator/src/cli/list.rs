@@ -20,6 +20,7 @@ use super::nats::{ServedRun, ServerAddress};
 use super::output::Printer;
 use super::remote_api::ServerUrl;
 use super::run_place::{self, CatalogAddress};
+use crate::config::local_time;
 use crate::engine::QueueOutage;
 #[cfg(feature = "nats")]
 use crate::engine::RunState;
@@ -249,7 +250,7 @@ fn render(runs: &[ListedRun], width: Option<usize>) -> String {
             Some(kind) if kind == RunKind::Search.as_str() => format!("{state} (search)"),
             _ => state.to_owned(),
         };
-        let updated = run.updated_at.map_or_else(|| "-".to_owned(), |at| format!("{at:.0}"));
+        let updated = run.updated_at.map_or_else(|| "-".to_owned(), local_time::shown);
         let id = has_ids.then(|| run.id.clone().unwrap_or_default());
         let facts = [
             run.name.clone(),

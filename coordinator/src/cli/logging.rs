@@ -1,12 +1,19 @@
 //! Log messages on standard error, interleaved with the progress.
 
+#[cfg(feature = "nats")]
+mod queue;
+
 use std::io::{self, Write};
+#[cfg(feature = "nats")]
+use std::sync::OnceLock;
 
 use clap::{Args, ValueEnum};
 use rollout_worker::service::EXECUTION_SPAN;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
+#[cfg(feature = "nats")]
+use self::queue::{LogQueue, LogThread};
 use crate::config::{LogLevel, env_vars};
 use crate::events::sinks::terminal::{Screen, Style};
 
@@ -30,6 +37,31 @@ pub(super) struct LogArgs {
 
 /// Starts logging at `level`, or with the filter in the environment variable.
 pub(super) fn start(level: LogLevel, args: LogArgs, screen: Screen, style: Style) {
+    install(level, args, LogTarget::Screen(screen), style);
+}
+
+/// The thread that writes the messages of this process, if one does.
+#[cfg(feature = "nats")]
+static THREAD: OnceLock<LogThread> = OnceLock::new();
+
+/// The same for a process that must not wait for standard error, which may be a file on a disk that gives no
+/// answer: a thread writes the messages.
+#[cfg(feature = "nats")]
+pub(super) fn start_on_thread(level: LogLevel, args: LogArgs, screen: Screen, style: Style) {
+    let started = LogThread::start(screen.clone()).ok();
+    let queue = started.map(|thread| THREAD.get_or_init(|| thread).queue());
+    install(level, args, queue.map_or(LogTarget::Screen(screen), LogTarget::Queue), style);
+}
+
+/// Waits a moment until the thread has written the messages so far.
+#[cfg(feature = "nats")]
+pub(super) fn flush() {
+    if let Some(thread) = THREAD.get() {
+        thread.flush();
+    }
+}
+
+fn install(level: LogLevel, args: LogArgs, target: LogTarget, style: Style) {
     let filter = std::env::var(env_vars::LOG.name)
         .ok()
         .and_then(|text| EnvFilter::try_new(text).ok())
@@ -43,7 +75,7 @@ pub(super) fn start(level: LogLevel, args: LogArgs, screen: Screen, style: Style
         .with_env_filter(filter.add_directive(ids))
         .with_ansi(style.colours)
         .with_target(false)
-        .with_writer(ScreenWriter(screen));
+        .with_writer(target);
     // Only tests have another subscriber, which may stay.
     let _former = match args.log_format {
         LogFormat::Text => tracing::subscriber::set_global_default(subscriber.finish()),
@@ -71,20 +103,26 @@ fn directives(level: LogLevel) -> String {
     )
 }
 
-/// Writes each message at once.
-struct ScreenWriter(Screen);
+/// The place of messages.
+enum LogTarget {
+    /// Each is written at once.
+    Screen(Screen),
+    /// A thread writes them.
+    #[cfg(feature = "nats")]
+    Queue(LogQueue),
+}
 
 /// One message.
 struct LogMessage<'a> {
-    screen: &'a Screen,
+    target: &'a LogTarget,
     text: Vec<u8>,
 }
 
-impl<'a> MakeWriter<'a> for ScreenWriter {
+impl<'a> MakeWriter<'a> for LogTarget {
     type Writer = LogMessage<'a>;
 
     fn make_writer(&'a self) -> LogMessage<'a> {
-        LogMessage { screen: &self.0, text: Vec::new() }
+        LogMessage { target: self, text: Vec::new() }
     }
 }
 
@@ -101,8 +139,13 @@ impl Write for LogMessage<'_> {
 
 impl Drop for LogMessage<'_> {
     fn drop(&mut self) {
-        if !self.text.is_empty() {
-            self.screen.write(&self.text);
+        if self.text.is_empty() {
+            return;
+        }
+        match self.target {
+            LogTarget::Screen(screen) => screen.write(&self.text),
+            #[cfg(feature = "nats")]
+            LogTarget::Queue(queue) => queue.add(std::mem::take(&mut self.text)),
         }
     }
 }

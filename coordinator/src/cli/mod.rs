@@ -80,6 +80,7 @@ use args::{Cli, Command};
 use error::CliError;
 use output::Printer;
 
+use crate::config::local_time;
 use crate::launch::host::RunnerDecorator;
 #[cfg(feature = "process")]
 use crate::launch::host::SANDBOX_COMMAND;
@@ -110,12 +111,18 @@ pub fn main_with(decorate: RunnerDecorator) -> ProcessExit {
     }
     rollout_worker::open_files::raise_limit();
     let printer = Printer::from_environment(cli.is_quiet());
+    if let Some(message) = local_time::unknown_zone() {
+        printer.warning(&message);
+    }
     let ran = runtime().and_then(|runtime| {
         let ran = runtime.block_on(dispatch(cli, decorate, &printer));
         // Work on a disk that gives no answer would keep the process for ever.
         runtime.shutdown_timeout(END_LIMIT);
         ran
     });
+    // Only now is nothing logged any more.
+    #[cfg(feature = "nats")]
+    logging::flush();
     ended(ran, &printer)
 }
 

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::error::CliError;
 use super::harbor_options::HarborOptions;
-use crate::config::{CliDataset, CliSetting, read_extra_instruction};
+use crate::config::{CliDataset, CliSetting, read_extra_instruction, units};
 
 /// Keys of the job on the command line. They override the job file or replace it.
 #[derive(Debug, Default, Args)]
@@ -249,6 +249,7 @@ impl JobArgs {
             .extend(self.model.iter().map(|name| CliSetting::model(&format!("-m {name}"), name)));
         self.model_server(&mut settings);
         self.single(&mut settings);
+        self.amounts(&mut settings);
         self.lists(&mut settings)?;
         self.harbor.add_to(&mut settings)?;
         for text in &self.set {
@@ -319,8 +320,6 @@ impl JobArgs {
             ("-e", "environment.type", &self.environment),
             ("--preserve-env", "environment.preserve_env", &self.preserve_env),
             ("--override-cpus", "environment.override_cpus", &self.override_cpus),
-            ("--override-memory", "environment.override_memory", &self.override_memory),
-            ("--override-storage", "environment.override_storage", &self.override_storage),
             ("--override-gpus", "environment.override_gpus", &self.override_gpus),
             ("--timeout-multiplier", "timeout_multiplier", &self.timeout_multiplier),
             (
@@ -377,6 +376,19 @@ impl JobArgs {
         }
     }
 
+    /// Amounts of memory and storage.
+    fn amounts(&self, settings: &mut Vec<CliSetting>) {
+        for (flag, key, value) in [
+            ("--override-memory", "environment.override_memory", &self.override_memory),
+            ("--override-storage", "environment.override_storage", &self.override_storage),
+        ] {
+            if let Some(value) = value {
+                let flag = format!("{flag} {value}");
+                settings.push(CliSetting::plain(&flag, key, &amount_of_key(value)));
+            }
+        }
+    }
+
     /// Keys with several values. Values of variables may be secrets and are not shown.
     fn lists(&self, settings: &mut Vec<CliSetting>) -> Result<(), String> {
         for path in &self.artifact {
@@ -422,6 +434,15 @@ impl JobArgs {
             settings.push(CliSetting::text(&flag, &format!("verifier.env.{name}"), value));
         }
         Ok(())
+    }
+}
+
+/// An amount of an option as its key has it: options have Docker's units, where `m` is a MiB, keys those
+/// of Kubernetes. A number without unit, which the key warns of, and text that is no amount stay.
+fn amount_of_key(text: &str) -> String {
+    match units::mebibytes(text) {
+        Some(amount) if !amount.guessed => format!("{}Mi", amount.mib),
+        _ => text.to_owned(),
     }
 }
 

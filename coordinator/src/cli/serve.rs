@@ -351,7 +351,7 @@ pub(super) fn explain(fault: RunFault) -> RunFailure {
     // A user of the server has no command line of the run.
     let CliError { code, message, details, mut hints, command_hints } = error;
     hints.extend(command_hints.iter().filter_map(|hint| hint.first().map(str::to_owned)));
-    RunFailure { code: code.code(), message, details, hints }
+    RunFailure { code: code.code(), message, details, hints, is_temporary: false }
 }
 
 impl From<RecordError> for CliError {

@@ -16,10 +16,12 @@ use super::output::{Printer, quoted};
 use super::remote_api::{self, RunUrl};
 use super::run_place::RunPlace;
 use super::{search_dir, store_url};
+use crate::config::local_time;
 use crate::engine::ReopenSelection;
-use crate::events::sinks::terminal::format::{number, number_or_dash, seconds};
+use crate::events::sinks::terminal::format::{cost, number, number_or_dash, seconds};
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
+use crate::results::known_cost::{self, NullUnknownCosts};
 use crate::results::view::{
     RecordedExecution, RunView, RunViewState, TrialDetail, TrialFilter, TrialLookupError, TrialRow,
     TrialState, find_trial,
@@ -118,7 +120,7 @@ pub(super) async fn run(args: &ShowArgs, printer: &Printer) -> Result<ExitCode, 
     }
     let document = TrialDocument { detail, executions };
     match args.json {
-        true => printer.json(&document)?,
+        true => printer.json(&NullUnknownCosts(&document))?,
         false => {
             let hints = hints(&document.detail.row, &args.run_dir, Some(state));
             printer.data(&render_trial(&document, hints, printer.out.width))?;
@@ -155,7 +157,7 @@ async fn on_server(run: &RunUrl, args: &ShowArgs, printer: &Printer) -> Result<E
         printer.json(&shown)?;
         return Ok(ExitCode::Success);
     }
-    let document: TrialDocument = remote_api::read(shown)?;
+    let document: TrialDocument = remote_api::read(known_cost::with_recorded_costs(shown))?;
     let hints = hints(&document.detail.row, &args.run_dir, None);
     printer.data(&render_trial(&document, hints, printer.out.width))?;
     Ok(ExitCode::Success)
@@ -248,7 +250,7 @@ fn render_trials(document: &TrialsDocument, width: Option<usize>) -> String {
             row.tries.to_string(),
             number_or_dash(row.reward),
             row.total_sec.map_or_else(|| "-".to_owned(), seconds),
-            number_or_dash(row.cost),
+            cost_or_dash(row),
         ];
         cells.iter().map(|cell| escape::line(cell).into_owned()).collect()
     });
@@ -258,6 +260,14 @@ fn render_trials(document: &TrialsDocument, width: Option<usize>) -> String {
     }
     text.push_str(&kept);
     text
+}
+
+/// The cost of a settled trial, or a dash.
+fn cost_or_dash(row: &TrialRow) -> String {
+    match row.settled_at {
+        Some(_) => cost(row.cost, u64::from(row.cost_is_lower_bound)),
+        None => "-".to_owned(),
+    }
 }
 
 fn render_trial(document: &TrialDocument, hints: Vec<String>, width: Option<usize>) -> String {
@@ -273,14 +283,14 @@ fn render_trial(document: &TrialDocument, hints: Vec<String>, width: Option<usiz
         let rewards = verdict.numbers().map(|(key, value)| format!("{key} {}", number(value)));
         let rewards = rewards.collect::<Vec<_>>().join(", ");
         facts.push(("rewards", if rewards.is_empty() { "-".to_owned() } else { rewards }));
-        facts.push(("cost", row.cost.map_or_else(|| "unknown".to_owned(), number)));
+        facts.push(("cost", cost_or_dash(row)));
         if let Some(error) = &verdict.error {
             facts.push(("error", error.to_string()));
             facts.push(("", format!("code {}, phase {}", error.code, error.phase)));
         }
     }
     let times = [("settled", row.settled_at), ("next try", row.next_try_at)];
-    facts.extend(times.iter().filter_map(|(key, at)| Some((*key, format!("{:.0}", (*at)?)))));
+    facts.extend(times.iter().filter_map(|(key, at)| Some((*key, local_time::shown((*at)?)))));
     facts.extend(detail.task_git_commit_id.clone().map(|commit| ("commit", commit)));
     let labels = std::iter::once("hint").chain(std::iter::repeat(""));
     facts.extend(labels.zip(hints));
@@ -301,7 +311,7 @@ fn executions_table(executions: &[RecordedExecution], width: Option<usize>) -> S
     let rows = executions.iter().map(|recorded| {
         let execution = &recorded.view.execution;
         let started = execution.timestamps.as_ref();
-        let started = started.map_or_else(|| "-".to_owned(), |t| format!("{:.0}", t.started_at));
+        let started = started.map_or_else(|| "-".to_owned(), |t| local_time::shown(t.started_at));
         let durations = execution.durations.as_ref();
         let total = durations.map_or_else(|| "-".to_owned(), |d| seconds(d.total_sec));
         let cells = [
@@ -378,6 +388,44 @@ impl From<TrialLookupError> for CliError {
                 details: names,
                 ..failed.hint("give the whole name, `agent/dataset/task__attempt`, or the item")
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::results::testing;
+
+    #[test]
+    fn cost_beside_calls_without_price_is_shown_as_unknown_or_lower_bound() {
+        let at = testing::at(9);
+        for (cost, is_lower_bound, settled_at, expected) in [
+            (json!(0.0128), true, Some(at), "at least 0.0128"),
+            (json!(0.0128), false, Some(at), "0.0128"),
+            (Value::Null, true, Some(at), "unknown"),
+            (Value::Null, false, None, "-"),
+        ] {
+            let row = json!({
+                "name": "a/data/t__1", "agent_name": "a", "dataset_name": "data", "task_name": "t",
+                "attempt": 1, "item": testing::trial("a", "t", 1).item(), "state": "completed",
+                "tries": 1, "cost": cost, "cost_is_lower_bound": is_lower_bound,
+                "settled_at": settled_at,
+            });
+            let row: TrialRow = serde_json::from_value(row).expect("a row");
+            assert_eq!(cost_or_dash(&row), expected);
+            let document = TrialsDocument {
+                run: None,
+                job: "job".to_owned(),
+                state: "completed".to_owned(),
+                selected: 1,
+                trials: vec![row],
+                unplanned: 0,
+            };
+            let shown = render_trials(&document, None);
+            assert!(shown.trim_end().ends_with(expected), "{shown}");
         }
     }
 }

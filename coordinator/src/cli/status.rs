@@ -14,6 +14,7 @@ use super::invocation::Invocation;
 use super::output::{Printer, quoted};
 use super::remote_api::{self, RunUrl};
 use super::run_place::{CatalogAddress, RunPlace};
+use crate::config::local_time;
 use crate::events::sinks::terminal::format::{self, duration};
 use crate::events::sinks::terminal::{score, table};
 use crate::results::escape;
@@ -118,7 +119,7 @@ fn render(status: &RunStatus, resume: Option<String>, width: Option<usize>) -> S
         rows.push(("owner", self::owner(owner)));
     }
     let times = [("started", header.created_at), ("updated", header.updated_at)];
-    rows.extend(times.iter().filter_map(|(key, at)| Some((*key, format!("{:.0}", (*at)?)))));
+    rows.extend(times.iter().filter_map(|(key, at)| Some((*key, local_time::shown((*at)?)))));
     if let Some(run) = header.run {
         rows.push(("run", format!("{run}, session {}", header.epoch)));
     }
@@ -240,7 +241,8 @@ fn owner(owner: &OwnerView) -> String {
     let age = Duration::try_from_secs_f64(*heartbeat_age_sec).unwrap_or_default();
     let ended = if *dead { ", has ended" } else { "" };
     format!(
-        "process {pid} on {host}{ended}, since {since:.0}, last heartbeat {} ago",
+        "process {pid} on {host}{ended}, since {}, last heartbeat {} ago",
+        local_time::shown(*since),
         duration(age)
     )
 }

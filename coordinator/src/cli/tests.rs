@@ -92,6 +92,27 @@ fn run_options_set_keys_of_job_config() {
 }
 
 #[test]
+fn memory_of_options_is_read_as_docker_writes_it() {
+    for (amount, mib) in [("500m", 500), ("2G", 2048), ("512Mi", 512), ("2048", 2048), ("1e9", 954)]
+    {
+        let words = ["rollout", "run", "-p", "d", "-a", "oracle"];
+        let amounts = ["--override-memory", amount, "--override-storage", amount];
+        let run = parse(&[&words[..], &amounts[..]].concat()).expect("valid");
+        let settings = run.keys.settings().expect("settings");
+        let mut problems = crate::config::Diagnostics::default();
+        let options = crate::config::JobOptions {
+            settings,
+            ..crate::config::JobOptions::for_command_line(&|_| true)
+        };
+        let job = crate::config::job_from_settings(&options, &mut problems).expect("a job");
+        let (job, _) = problems.finish(job).expect("no faults");
+        let said = crate::config::job_document(&job);
+        assert_eq!(said["environment"]["override_memory_mb"], mib, "{amount}");
+        assert_eq!(said["environment"]["override_storage_mb"], mib, "{amount}");
+    }
+}
+
+#[test]
 fn other_options_of_harbor_set_keys_of_job_config() {
     let words = "rollout run -p d -a oracle --override-memory-mb 512 --override-storage-mb 1024 \
                  --delete --no-force-build --enable-verification --silent --print-config --ek \

@@ -44,7 +44,8 @@ pub(super) async fn run(
     decorate: RunnerDecorator,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    logging::start(args.log_level, args.log, printer.screen(), printer.err);
+    let screen = printer.screen();
+    logging::start_on_thread(args.log_level, args.log, screen, printer.err);
     let monitored = MonitoredWorker::default();
     let traces = TraceExport::start(TracedProcess::Worker);
     let _monitoring = args.listen.for_worker(&monitored, &traces).await?;

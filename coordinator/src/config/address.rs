@@ -41,14 +41,37 @@ fn is_scp_address(url: &str) -> bool {
     })
 }
 
-/// Removes the user and password from an address.
+/// Removes the user and password from an address. The user of SSH is no secret.
 pub(crate) fn without_secrets(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    let authority = rest.split('/').next().unwrap_or(rest);
-    match authority.rfind('@') {
-        Some(at) if scheme != "ssh" => format!("{scheme}://{}", &rest[at + 1..]),
-        _ => url.to_owned(),
+    match login(url) {
+        Some(login) if scheme == "ssh" => {
+            let user = login.split(':').next().unwrap_or_default();
+            format!("{scheme}://{user}{}", &rest[login.len()..])
+        }
+        Some(login) => format!("{scheme}://{}", &rest[login.len() + 1..]),
+        None => url.to_owned(),
     }
+}
+
+/// The user of an address, and the password after a colon.
+fn login(url: &str) -> Option<&str> {
+    let (_, rest) = url.split_once("://")?;
+    let authority = rest.split('/').next().unwrap_or(rest);
+    authority.rsplit_once('@').map(|(login, _)| login)
+}
+
+/// Removes the user and password of an address from the output of a program, which may leave out the
+/// password or the path: the user alone may be a token.
+pub(crate) fn without_secrets_of(url: &str, text: &str) -> String {
+    let mut text = text.replace(url, &without_secrets(url));
+    let of_http = url.starts_with("http://") || url.starts_with("https://");
+    let Some(login) = login(url).filter(|_| of_http) else { return text };
+    let user = login.split(':').next().unwrap_or_default();
+    for shown in [login, user].into_iter().filter(|shown| !shown.is_empty()) {
+        text = text.replace(&format!("://{shown}@"), "://");
+    }
+    text
 }
 
 #[cfg(test)]
@@ -78,6 +101,37 @@ mod tests {
         ] {
             assert_eq!(RepositoryPlace::of(url), expected, "{url}");
             assert_eq!(is_remote_repository(url), expected == Remote, "{url}");
+        }
+    }
+
+    #[test]
+    fn address_is_shown_without_a_login_that_may_be_a_token() {
+        for (url, shown) in [
+            ("https://me:pw@h/r", "https://h/r"),
+            ("https://token@h/r", "https://h/r"),
+            ("https://token:@h/r", "https://h/r"),
+            ("https://:token@h:1/r", "https://h:1/r"),
+            ("https://h/r@v1", "https://h/r@v1"),
+            ("ssh://git@h/r", "ssh://git@h/r"),
+            ("ssh://git:pw@h/r", "ssh://git@h/r"),
+            ("git@h:r", "git@h:r"),
+        ] {
+            assert_eq!(without_secrets(url), shown);
+        }
+    }
+
+    #[test]
+    fn output_is_shown_without_the_token_of_an_address() {
+        for (url, said, shown) in [
+            ("https://token@h/r", "no 'https://token@h/r/'", "no 'https://h/r/'"),
+            ("https://token@h/r", "for 'https://token@h': off", "for 'https://h': off"),
+            ("https://token:@h/r", "for 'https://token@h': off", "for 'https://h': off"),
+            ("https://token:x-oauth-basic@h/r", "to https://token@h/r", "to https://h/r"),
+            ("https://:pw@h/r", "to https://:pw@h", "to https://h"),
+            ("ssh://git@h/r", "to ssh://git@h", "to ssh://git@h"),
+            ("https://h/r", "to https://h/r", "to https://h/r"),
+        ] {
+            assert_eq!(without_secrets_of(url, said), shown, "{url}");
         }
     }
 }

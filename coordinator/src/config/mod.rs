@@ -24,6 +24,7 @@ mod harbor_job;
 mod host_path;
 mod inline_secrets;
 mod job_file;
+pub(crate) mod local_time;
 mod location;
 mod mcp_file;
 mod profile;
@@ -42,9 +43,9 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use address::without_secrets;
 #[cfg(feature = "serve")]
 pub(crate) use address::{RepositoryPlace, is_remote_repository};
+pub(crate) use address::{without_secrets, without_secrets_of};
 pub use catalogue::{
     AgentCatalogue, AgentEntry, AgentOption, CatalogueError, InvalidEntry, ModelProvider,
     ModelServer, SessionEntry, find_provider, provider_names,
@@ -75,7 +76,7 @@ pub use fetch_access::{FetchAccess, FetchNetwork};
 pub(crate) use fetch_access::{RemoteHost, describe as describe_refusal};
 #[cfg(feature = "gateway")]
 pub use gateway_file::{GatewayFile, read_gateway};
-pub(crate) use harbor_job::retry_fault;
+pub(crate) use harbor_job::expected_retry;
 pub use host_path::{HostAccess, HostPathRules, HostSource, SourceBounds};
 pub use job_file::{JOB_REFERENCE, JobFile, LogLevel};
 pub use location::SourceLocation;

@@ -194,7 +194,10 @@ impl<'a> Fields<'a> {
     }
 
     fn unknown(&self, key: &str, line: usize) {
-        let near = || nearest(key, self.known.iter().copied());
+        // A key of Harbor may have the name that the key here overrides.
+        let overrides = |known: &&str| known.strip_prefix("override_") == Some(key);
+        let overriding = || self.known.iter().copied().find(overrides);
+        let near = || overriding().or_else(|| nearest(key, self.known.iter().copied()));
         let spot = || self.reader.location(&join(&self.path, key), line);
         let file = self.reader.file;
         if self.reader.unknown == UnknownKeys::Warnings {

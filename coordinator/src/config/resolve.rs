@@ -27,6 +27,7 @@ use super::fetch_access::{FetchAccess, FetchNetwork};
 use super::host_path::HostAccess;
 use super::inline_secrets;
 use super::job_file::{self, JobDocument, JobFile, LogLevel};
+use super::local_time;
 use super::location::COMMAND_LINE;
 use super::provenance::KeyProvenance;
 
@@ -117,7 +118,7 @@ impl<'a> JobOptions<'a> {
     pub fn new(is_set: &'a dyn Fn(&str) -> bool) -> Self {
         Self {
             settings: Vec::new(),
-            now: Zoned::now(),
+            now: local_time::now(),
             is_set,
             variables: Vec::new(),
             trust_tasks: false,

@@ -181,7 +181,7 @@ fn misplaced_job_key_hint_names_its_place() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("job.yaml");
     let text = "execute: 'true'\nenvironment: {n_attempts: 3, force_biuld: true}\n\
-                agents: [{name: nop}]\ndatasets: [{path: d}]\n";
+                agents: [{name: nop, timeout_sec: 60}]\ndatasets: [{path: d}]\n";
     std::fs::write(&file, text).expect("written");
     let mut problems = Diagnostics::default();
     read_job(&file, &options(), &mut problems);
@@ -193,6 +193,7 @@ fn misplaced_job_key_hint_names_its_place() {
             ("execute", Some("`execute` belongs in `agents[]`")),
             ("environment.n_attempts", Some("`n_attempts` belongs at the top level")),
             ("environment.force_biuld", Some("did you mean `force_build`?")),
+            ("agents[0].timeout_sec", Some("did you mean `override_timeout_sec`?")),
         ]
     );
 }

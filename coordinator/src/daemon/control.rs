@@ -19,7 +19,8 @@ impl Daemon {
     /// # Errors
     /// [`DaemonError::Conflict`] for a run that has ended otherwise.
     pub async fn cancel(self: &Arc<Self>, run: &Arc<HostedRun>) -> Result<(), DaemonError> {
-        let never_started = !run.is_live() && !run.directory().exists();
+        run.disk_retries().forget();
+        let never_started = !run.is_live() && !run.has_begun();
         self.change(run, move |record| {
             match &record.end {
                 Some(end) if end.outcome == HostedOutcome::Cancelled => return Ok(()),
@@ -56,6 +57,7 @@ impl Daemon {
     /// # Errors
     /// [`DaemonError::Conflict`] for a run that has ended or was cancelled.
     pub async fn resume(self: &Arc<Self>, run: &Arc<HostedRun>) -> Result<(), DaemonError> {
+        run.disk_retries().forget();
         self.change(run, |record| {
             check_open("continue", record)?;
             record.wanted = WantedState::Running;

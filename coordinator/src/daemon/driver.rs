@@ -14,8 +14,9 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::commands::enforce;
-use super::failure::{Explain, RunFailure, RunFault};
+use super::failure::{Explain, RunFailure, RunFault, SessionFailure};
 use super::hosted_run::{HostedRun, HostedSession};
+use super::id::HostedRunId;
 #[cfg(feature = "nats")]
 use super::policy::DEFAULT_POOL;
 use super::principal::AllowedVariables;
@@ -55,7 +56,7 @@ pub(super) enum SessionEnd {
     /// The document is invalid: no session of it can start.
     Invalid(RunFailure),
     /// It failed, and can be tried again.
-    Failed(RunFailure),
+    Failed(SessionFailure),
 }
 
 /// Runs a session to its end and writes the record.
@@ -75,14 +76,14 @@ pub(super) async fn drive(
         HostedKind::Tree => search::run(daemon, run, &session, stops).await,
     };
     match &end {
-        SessionEnd::Invalid(failure) | SessionEnd::Failed(failure) => {
+        SessionEnd::Invalid(failure) | SessionEnd::Failed(SessionFailure { failure, .. }) => {
             tracing::error!("run {}: {}", run.id(), failure.message);
         }
         SessionEnd::Completed { .. } => tracing::info!("run {} has ended", run.id()),
         SessionEnd::NeverStarted | SessionEnd::Stopped => {}
     }
-    let is_disk_fault = matches!(end, SessionEnd::Failed(_)) && daemon.has_disk_failed().await;
     let reached = progress.snapshot();
+    let end = with_disk_fault(daemon, run, end, reached.settled).await;
     let written = run.note(&daemon.dir, |record| {
         record.progress = reached;
         record.progress.running = 0;
@@ -93,10 +94,29 @@ pub(super) async fn drive(
         tracing::error!("cannot note the end of a session of run {}: {error}", run.id());
         daemon.writes.record_failed(&error);
     }
-    if is_disk_fault {
-        run.retry_when_writable();
-    }
     progress.end();
+}
+
+/// The end of a session, with the disk as its cause if that fails, and beside it if that has failed a short
+/// time before. A document that was read from such
+/// a disk is not known to be invalid.
+async fn with_disk_fault(
+    daemon: &Daemon,
+    run: &HostedRun,
+    end: SessionEnd,
+    settled: u64,
+) -> SessionEnd {
+    if !matches!(end, SessionEnd::Invalid(_) | SessionEnd::Failed(_)) {
+        return end;
+    }
+    let Some(fault) = daemon.disk_fault::<HostedRunId>().await else { return end };
+    let failed = match end {
+        SessionEnd::Invalid(failure) if fault.is_over => return SessionEnd::Invalid(failure),
+        SessionEnd::Invalid(failure) => SessionFailure::from(failure),
+        SessionEnd::Failed(failed) => failed,
+        end => return end,
+    };
+    SessionEnd::Failed(run.disk_retries().failure(&fault, failed, Some(settled)).into())
 }
 
 fn note_end(record: &mut HostedRunRecord, end: SessionEnd) {
@@ -118,7 +138,7 @@ fn note_end(record: &mut HostedRunRecord, end: SessionEnd) {
             record.end = Some(HostedRunEnd { at, outcome, code: failure.code });
             record.failure = Some(failure);
         }
-        SessionEnd::Failed(failure) => record.failure = Some(failure),
+        SessionEnd::Failed(failed) => record.failure = Some(failed.failure),
     }
 }
 
@@ -150,12 +170,17 @@ async fn run_session(
     match launched {
         Ok(outcome) => ended(daemon, run, &outcome),
         Err(error) => {
-            let is_invalid = error.is_config() && !run.directory().exists();
-            let failure = RunFault::Launch(Box::new(error)).in_words(daemon.options.explain);
-            if failure.code == ExitCode::Cancelled.code() {
+            let is_invalid = error.is_config() && !run.has_begun();
+            let fault = RunFault::Launch(Box::new(error));
+            let failed = SessionFailure::of(fault, daemon.options.explain);
+            if failed.failure.code == ExitCode::Cancelled.code() {
                 return SessionEnd::Stopped;
             }
-            if is_invalid { SessionEnd::Invalid(failure) } else { SessionEnd::Failed(failure) }
+            if is_invalid {
+                SessionEnd::Invalid(failed.failure)
+            } else {
+                SessionEnd::Failed(failed)
+            }
         }
     }
 }
@@ -170,7 +195,7 @@ pub(super) async fn prepared_unless_ended<T>(
     stops: &mut mpsc::Receiver<StopLevel>,
     preparing: impl Future<Output = Result<T, PrepareFault>>,
 ) -> Result<T, SessionEnd> {
-    let is_new = !run.directory().exists();
+    let is_new = !run.has_begun();
     let mut wanted = run.wanted();
     let prepared = tokio::select! {
         prepared = preparing => prepared,
@@ -188,7 +213,7 @@ pub(super) async fn prepared_unless_ended<T>(
 
 /// Why a job or a search cannot be prepared.
 pub(super) struct PrepareFault {
-    pub(super) failure: RunFailure,
+    pub(super) failure: SessionFailure,
     /// Whether nothing else failed than fetches of repositories or registries.
     is_fetch: bool,
     /// Whether neither the host nor an option can change that.
@@ -198,8 +223,9 @@ pub(super) struct PrepareFault {
 impl PrepareFault {
     /// The fault of a document that is refused.
     pub(super) fn of_check(fault: CheckFault, explain: Explain, document: &Path) -> Self {
-        let is_final = fault.is_final();
-        Self { failure: fault.explain(explain, document), is_fetch: false, is_final }
+        let (is_final, is_of_files) = (fault.is_final(), fault.is_of_files());
+        let failure = SessionFailure { failure: fault.explain(explain, document), is_of_files };
+        Self { failure, is_fetch: false, is_final }
     }
 
     /// The fault of a preparation that takes longer than `limit`.
@@ -210,13 +236,20 @@ impl PrepareFault {
             message: format!("cannot prepare the run: its files are not read after {limit:?}"),
             details: Vec::new(),
             hints: vec![hint.to_owned()],
+            is_temporary: false,
         };
-        Self { failure, is_fetch: true, is_final: false }
+        Self { failure: failure.into(), is_fetch: true, is_final: false }
     }
 }
 
 impl From<RunFailure> for PrepareFault {
     fn from(failure: RunFailure) -> Self {
+        Self::from(SessionFailure::from(failure))
+    }
+}
+
+impl From<SessionFailure> for PrepareFault {
+    fn from(failure: SessionFailure) -> Self {
         Self { failure, is_fetch: false, is_final: false }
     }
 }
@@ -225,11 +258,11 @@ impl From<RunFailure> for PrepareFault {
 /// document, so its host or the options of the daemon have changed, and may change again. A document
 /// that names files of the host was accepted by an earlier program: its run ends.
 fn unprepared(run: &HostedRun, fault: PrepareFault) -> SessionEnd {
-    let can_continue = !fault.is_final && (fault.is_fetch || run.directory().exists());
+    let can_continue = !fault.is_final && (fault.is_fetch || run.has_begun());
     if can_continue {
         SessionEnd::Failed(fault.failure)
     } else {
-        SessionEnd::Invalid(fault.failure)
+        SessionEnd::Invalid(fault.failure.failure)
     }
 }
 
@@ -299,7 +332,8 @@ pub(super) async fn prepare<I: StoredId + Clone + Send + 'static>(
         let options = JobOptions { settings, host, fetch, images, ..JobOptions::new(&is_set) };
         plan::read(Some(&path), &options).map_err(|errors| {
             let is_fetch = errors.errors.iter().all(|error| error.kind == ErrorKind::FetchFailed);
-            let failure = RunFault::Config(errors).without_path(&path).in_words(explain);
+            let fault = RunFault::Config(errors).without_path(&path);
+            let failure = SessionFailure::of(fault, explain);
             PrepareFault { failure, is_fetch, is_final: false }
         })
     };
@@ -356,6 +390,7 @@ pub(super) fn remote(
         message: format!("cannot use the pool `{name}`: {error}"),
         details: Vec::new(),
         hints: Vec::new(),
+        is_temporary: false,
     })?;
     // Trials on workers outlive the daemon: its next session takes their results.
     Ok(Some(RemoteOptions { options, pool, unplaceable_timeout: None, hand_over: true }))

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::failure::RunFault;
 use super::search_log;
+use crate::results::known_cost::NullUnknownCosts;
 use crate::results::view::{NumberedEvent, RunDirectory, RunViewError};
 
 /// Events in memory for each run that has readers, or that has had some and goes on.
@@ -359,7 +360,7 @@ fn read_journal(
 
 /// The event as readers get it.
 pub(super) fn encoded(event: &NumberedEvent) -> HostedEvent {
-    let document = serde_json::to_value(event).unwrap_or_default();
+    let document = serde_json::to_value(NullUnknownCosts(event)).unwrap_or_default();
     let kind = document["event"].as_str().unwrap_or("event").into();
     HostedEvent { seq: event.seq, kind, json: document.to_string().into() }
 }

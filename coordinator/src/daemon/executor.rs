@@ -92,6 +92,8 @@ impl Daemon {
         }
         let record = run.view().record;
         match (record.end, record.failure) {
+            // It starts when the disk takes writes.
+            (None, Some(failure)) if failure.is_temporary => Err(DaemonError::NotOpen),
             (_, Some(failure)) => Err(DaemonError::SessionFailed(failure)),
             (Some(_), None) => Err(DaemonError::Ended),
             (None, None) => Err(DaemonError::NotOpen),

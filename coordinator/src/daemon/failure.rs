@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::hidden_paths::hide_host_paths;
-use crate::config::ConfigErrors;
+use crate::config::{ConfigErrors, ErrorKind};
 use crate::launch::LaunchError;
 use crate::results::export::ExportError;
 use crate::results::view::{CapturedError, RunViewError};
@@ -27,6 +27,10 @@ pub struct RunFailure {
     /// Suggested actions.
     #[serde(default)]
     pub hints: Vec<String>,
+    /// Whether it ends by itself: the disk of the server takes no writes, and the run or the farm
+    /// continues when that changes. Clients that wait for an end go on waiting.
+    #[serde(default)]
+    pub is_temporary: bool,
 }
 
 impl RunFailure {
@@ -44,6 +48,30 @@ impl RunFailure {
             self.details.truncate(kept);
             self.details.push(format!("{more} more"));
         }
+    }
+}
+
+/// Why a session failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SessionFailure {
+    /// In words.
+    pub(super) failure: RunFailure,
+    /// Whether files, the journal or the lock of a run are the cause, as on a disk that fails.
+    pub(super) is_of_files: bool,
+}
+
+impl SessionFailure {
+    /// The failure of a session with a fault.
+    pub(super) fn of(fault: RunFault, explain: Explain) -> Self {
+        let is_of_files = fault.is_of_files();
+        Self { failure: fault.in_words(explain), is_of_files }
+    }
+}
+
+impl From<RunFailure> for SessionFailure {
+    /// A failure of another cause than files.
+    fn from(failure: RunFailure) -> Self {
+        Self { failure, is_of_files: false }
     }
 }
 
@@ -82,6 +110,19 @@ impl RunFault {
         failure
     }
 
+    /// Whether files, the journal or the lock of a run are its cause.
+    pub(super) fn is_of_files(&self) -> bool {
+        match self {
+            Self::Config(errors) => {
+                let is_unread =
+                    |kind: ErrorKind| matches!(kind, ErrorKind::NotFound | ErrorKind::Unreadable);
+                errors.errors.iter().any(|error| is_unread(error.kind))
+            }
+            Self::Launch(error) => error.is_of_files(),
+            Self::View(_) | Self::Captured(_) | Self::Export(_) => false,
+        }
+    }
+
     /// The fault with the path of the daemon's copy of a document replaced by `job.yaml`: users know
     /// no paths of the server.
     #[must_use]
@@ -107,8 +148,8 @@ mod tests {
     #[test]
     fn failure_has_as_many_details_as_a_record_may_have() {
         let failure = |details: Vec<String>| {
-            let mut failure =
-                RunFailure { code: 3, message: "m".to_owned(), details, hints: Vec::new() };
+            let (message, hints) = ("m".to_owned(), Vec::new());
+            let mut failure = RunFailure { code: 3, message, details, hints, is_temporary: false };
             failure.limit_details();
             failure.details
         };

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 #[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
+use super::disk_retries::DiskRetries;
 use super::event_feed::{EventFeed, EventFollower, EventSource, HostedEvent, ReadTurns};
 use super::executor::HostedExecutor;
 use super::failure::{RunFailure, RunFault};
@@ -44,7 +45,8 @@ pub enum HostedRunState {
     Completed,
     /// It was cancelled, and every trial has ended.
     Cancelled,
-    /// Nothing was started, its last session failed, or its session can keep no result at present.
+    /// Nothing was started, its last session failed, or its session can keep no result at present: its
+    /// failure says whether it continues by itself.
     Failed,
 }
 
@@ -138,6 +140,11 @@ impl HostedRun {
     /// Its run directory, which exists once its first session has begun.
     pub fn directory(&self) -> &PathBuf {
         &self.directory
+    }
+
+    /// Whether its first session has begun. One whose directory cannot be looked at may have.
+    pub(super) fn has_begun(&self) -> bool {
+        self.directory.try_exists().unwrap_or(true)
     }
 
     /// Parent of the directories of its workers in this process.
@@ -315,18 +322,18 @@ impl HostedRun {
         record_writes::note(self, dir, change).await
     }
 
-    /// Whether something that a session left is not in the file.
+    /// Whether [`write_noted`](Self::write_noted) has something to do.
     pub(super) fn is_unwritten(&self) -> bool {
-        self.writes.is_unwritten()
+        self.writes.is_unwritten() || has_temporary_failure(&self.inner().record)
     }
 
-    /// See [`RecordWrites::retry_when_writable`].
-    pub(super) fn retry_when_writable(&self) {
-        self.writes.retry_when_writable();
+    /// See [`RecordWrites::retries`].
+    pub(super) fn disk_retries(&self) -> &DiskRetries {
+        self.writes.retries()
     }
 
     /// See [`record_writes::write_noted`].
-    pub(super) async fn write_noted(&self, dir: &Arc<DaemonDir>) -> Result<(), RecordError> {
+    pub(super) async fn write_noted(&self, dir: &Arc<DaemonDir>) -> Result<bool, RecordError> {
         record_writes::write_noted(self, dir).await
     }
 
@@ -362,10 +369,12 @@ impl RecordOwner for HostedRun {
         self.tell(inner);
     }
 
-    fn allow_retry(record: &mut HostedRunRecord) {
-        if record.end.is_none() {
+    fn allow_retry(record: &mut HostedRunRecord) -> bool {
+        let is_allowed = has_temporary_failure(record);
+        if is_allowed {
             record.failure = None;
         }
+        is_allowed
     }
 }
 
@@ -419,7 +428,13 @@ impl RunInner {
 
 /// Whether a run with this record has ended, or waits for its user.
 fn has_stopped(record: &HostedRunRecord) -> bool {
-    record.end.is_some() || record.failure.is_some()
+    record.end.is_some() || (record.failure.is_some() && !has_temporary_failure(record))
+}
+
+/// Whether the last session of a run with this record failed with the disk, and is tried again.
+fn has_temporary_failure(record: &HostedRunRecord) -> bool {
+    let is_temporary = record.failure.as_ref().is_some_and(|failure| failure.is_temporary);
+    is_temporary && record.end.is_none() && !record.is_deleted
 }
 
 /// The state of a run with this record whose session, in this stage, has a place.

@@ -19,7 +19,8 @@
 //! * `driver`: a session of a run; `commands`: what its user wants of it; `progress`: its counts, folded
 //!   from its events
 //! * `farms`: farms, which have records of their own beside the runs
-//! * `write_health`: whether the state directory takes writes
+//! * `write_health`: whether the state directory takes writes; `write_faults`: its faults over time;
+//!   `disk_retries`: sessions that failed with it
 //!
 //! It knows nothing of HTTP.
 
@@ -27,6 +28,7 @@ mod commands;
 mod control;
 mod datasets;
 mod disk;
+mod disk_retries;
 mod driver;
 mod error;
 mod event_feed;
@@ -57,6 +59,7 @@ mod table;
 mod tests;
 mod tree_policy;
 mod unused_uploads;
+mod write_faults;
 mod write_health;
 
 use std::collections::HashMap;

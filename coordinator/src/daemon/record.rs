@@ -54,7 +54,7 @@ pub struct HostedRunRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<HostedRunEnd>,
     /// Why its last session failed. A run that did not end is tried again when the daemon starts, or
-    /// by `continue`.
+    /// by `continue`, or by itself if the failure is temporary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<RunFailure>,
     /// Its progress when its last session ended.

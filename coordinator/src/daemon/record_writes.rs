@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rollout_worker::supervise;
 
+use super::disk_retries::DiskRetries;
 use super::record::RecordError;
 use super::state_dir::{DaemonDir, StoredRecord};
 
@@ -14,9 +15,9 @@ use super::state_dir::{DaemonDir, StoredRecord};
 pub(super) struct RecordWrites {
     /// Held while the record is written.
     turn: tokio::sync::Mutex<()>,
-    /// Whether [`write_noted`] has something to do: what a session left could not be noted, or is to
-    /// be tried again. Cleared by the holder of `turn`.
+    /// Whether what a session left could not be noted. Cleared by the holder of `turn`.
     is_unwritten: AtomicBool,
+    retries: DiskRetries,
 }
 
 /// A run or a farm, which has a record in memory and in a file.
@@ -33,20 +34,20 @@ pub(super) trait RecordOwner {
     /// Replaces the record in memory.
     fn replace_record(&self, record: Self::Record);
 
-    /// Changes a record so that a session which failed is tried again.
-    fn allow_retry(record: &mut Self::Record);
+    /// Changes a record so that a session which failed with the disk is tried again. Returns whether
+    /// there is one.
+    fn allow_retry(record: &mut Self::Record) -> bool;
 }
 
 impl RecordWrites {
-    /// Whether something that a session left is not in the file, or is to be tried again.
+    /// Whether something that a session left is not in the file.
     pub(super) fn is_unwritten(&self) -> bool {
         self.is_unwritten.load(Ordering::Relaxed)
     }
 
-    /// Lets [`write_noted`] try a session again that failed because of its disk, also if the failure
-    /// could be noted.
-    pub(super) fn retry_when_writable(&self) {
-        self.is_unwritten.store(true, Ordering::Relaxed);
+    /// The retries of sessions that failed with the disk.
+    pub(super) fn retries(&self) -> &DiskRetries {
+        &self.retries
     }
 }
 
@@ -88,24 +89,23 @@ pub(super) async fn note<O: RecordOwner>(
     written
 }
 
-/// Writes what could not be noted. A session that failed then failed with the same disk, as far as is
-/// known: it is tried again.
+/// Writes what could not be noted, and lets a session begin again that failed with the disk. Returns
+/// whether there is one.
 ///
 /// # Errors
 /// That of the file system.
 pub(super) async fn write_noted<O: RecordOwner>(
     owner: &O,
     dir: &Arc<DaemonDir>,
-) -> Result<(), RecordError> {
+) -> Result<bool, RecordError> {
     let _turn = owner.writes().turn.lock().await;
-    if !owner.writes().is_unwritten() {
-        return Ok(());
-    }
     let mut record = owner.copy_record();
-    O::allow_retry(&mut record);
-    write(dir, record.clone()).await?;
-    replace(owner, record, false);
-    Ok(())
+    let may_begin = O::allow_retry(&mut record);
+    if may_begin || owner.writes().is_unwritten() {
+        write(dir, record.clone()).await?;
+        replace(owner, record, false);
+    }
+    Ok(may_begin)
 }
 
 /// Writes a record, durably.

@@ -27,6 +27,7 @@ pub(super) fn excess(job: &Job, tasks: Option<usize>, most: Option<u64>) -> Opti
             "use several runs, or ask the operator of the server for a higher `--max-trials`"
                 .to_owned(),
         ],
+        is_temporary: false,
     })
 }
 

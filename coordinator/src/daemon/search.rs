@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use super::driver::{PrepareFault, STOP_CAPACITY, SessionEnd, in_turn, prepared_unless_ended};
-use super::failure::{RunFailure, RunFault};
+use super::failure::{RunFailure, RunFault, SessionFailure};
 use super::hosted_run::{HostedRun, HostedSession};
 use super::policy::DocumentPolicy;
 use super::principal::AllowedVariables;
@@ -84,7 +84,7 @@ pub(super) async fn run(
     session: &HostedSession,
     mut stops: mpsc::Receiver<StopLevel>,
 ) -> SessionEnd {
-    let had_begun = run.directory().exists();
+    let had_begun = run.has_begun();
     let is_cancelled = *run.wanted().borrow() == WantedState::Cancelled;
     if is_cancelled && !had_begun {
         return SessionEnd::NeverStarted;
@@ -98,19 +98,24 @@ pub(super) async fn run(
     let _forwarding = forward(Arc::clone(run), stops, send);
     let request = match request(daemon, run, tree, session, forwarded) {
         Ok(request) => request,
-        Err(failure) if had_begun => return SessionEnd::Failed(failure),
+        Err(failure) if had_begun => return SessionEnd::Failed(failure.into()),
         Err(failure) => return SessionEnd::Invalid(failure),
     };
     match launch(request).await {
         Ok(manifest) => ended(run, &manifest),
         Err(error) => {
-            let is_invalid = !run.directory().exists()
+            let is_invalid = !run.has_begun()
                 && matches!(error, LaunchError::Search(SearchError::Baseline { .. }));
-            let failure = RunFault::Launch(Box::new(error)).in_words(daemon.options.explain);
-            if failure.code == ExitCode::Cancelled.code() {
+            let fault = RunFault::Launch(Box::new(error));
+            let failed = SessionFailure::of(fault, daemon.options.explain);
+            if failed.failure.code == ExitCode::Cancelled.code() {
                 return stopped(run);
             }
-            if is_invalid { SessionEnd::Invalid(failure) } else { SessionEnd::Failed(failure) }
+            if is_invalid {
+                SessionEnd::Invalid(failed.failure)
+            } else {
+                SessionEnd::Failed(failed)
+            }
         }
     }
 }
@@ -157,8 +162,8 @@ async fn prepare(daemon: &Daemon, run: &HostedRun) -> Result<TreeFile, PrepareFa
                 Ok(tree)
             }
             Err(error) => {
-                let failure = RunFault::Launch(Box::new(error.into())).in_words(explain);
-                Err(PrepareFault::from(failure))
+                let fault = RunFault::Launch(Box::new(error.into()));
+                Err(PrepareFault::from(SessionFailure::of(fault, explain)))
             }
         }
     };

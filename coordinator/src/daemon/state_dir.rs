@@ -113,9 +113,9 @@ impl DaemonDir {
         self.root.join("jobs")
     }
 
-    /// Records of runs.
-    pub(super) fn run_records(&self) -> PathBuf {
-        self.root.join(HostedRunId::DIRECTORY)
+    /// Records of runs or farms.
+    pub(super) fn records_of<I: StoredId>(&self) -> PathBuf {
+        self.root.join(I::DIRECTORY)
     }
 
     /// Datasets that users uploaded.

@@ -295,7 +295,8 @@ impl CheckFault {
             ("the operator's rules forbid parts of it", hint)
         };
         let message = format!("cannot accept the {noun}: {reason}");
-        let failure = RunFailure { code: CONFIG_CODE, message, details, hints: vec![hint] };
+        let (hints, is_temporary) = (vec![hint], false);
+        let failure = RunFailure { code: CONFIG_CODE, message, details, hints, is_temporary };
         Self::Refused { failure, is_final: names_host_file }
     }
 
@@ -306,6 +307,7 @@ impl CheckFault {
             message: format!("cannot read the {noun}: it has no content"),
             details: Vec::new(),
             hints: Vec::new(),
+            is_temporary: false,
         };
         Self::Refused { failure, is_final: false }
     }
@@ -313,6 +315,11 @@ impl CheckFault {
     /// Whether neither the host nor an option of the server can make the document valid.
     pub(super) const fn is_final(&self) -> bool {
         matches!(self, Self::Refused { is_final: true, .. })
+    }
+
+    /// Whether files are its cause.
+    pub(super) fn is_of_files(&self) -> bool {
+        matches!(self, Self::Config(fault) if fault.is_of_files())
     }
 
     /// The failure in words, without the path of the document.

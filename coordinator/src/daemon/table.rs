@@ -113,7 +113,7 @@ impl RunTable {
         self.runs.values().filter(|run| run.has_place())
     }
 
-    /// The runs whose session left something that could not be noted.
+    /// The runs whose session left something that could not be noted, or is to be tried again.
     pub(super) fn unwritten(&self) -> Vec<Arc<HostedRun>> {
         self.runs.values().filter(|run| run.is_unwritten()).cloned().collect()
     }

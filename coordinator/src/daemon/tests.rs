@@ -24,7 +24,7 @@ const JOB: &str = "name: demo\nagents: [{name: oracle}]\ndatasets: [{repo: 'http
 #[expect(clippy::needless_pass_by_value, reason = "the type of the option")]
 fn explain(fault: RunFault) -> RunFailure {
     let message = format!("{fault:?}");
-    RunFailure { code: 3, message, details: Vec::new(), hints: Vec::new() }
+    RunFailure { code: 3, message, details: Vec::new(), hints: Vec::new(), is_temporary: false }
 }
 
 /// A daemon that starts no run.

@@ -1,10 +1,9 @@
 //! Whether the state directory takes writes. While it takes none, the daemon is not ready and begins no
-//! session, what sessions leave to note waits in memory, and sessions that could keep no result are shown
-//! as failed: they go on when it takes writes again.
+//! session, and what sessions leave to note waits in memory. Sessions that could keep no result for a
+//! while are shown as failed: they go on when the directory takes writes again.
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,38 +12,43 @@ use rollout_worker::backoff::without_place;
 use rollout_worker::supervise;
 use rollout_worker::write_check::check_writes;
 use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::Daemon;
 use super::failure::RunFailure;
+use super::id::HostedRunId;
 use super::record::RecordError;
+use super::state_dir::StoredId;
+use super::write_faults::WriteFaults;
 
 /// Time between two checks of a directory that takes writes, and the same while there are sessions.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 const SESSION_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// First and longest time between two checks of a directory that takes none.
-const RECHECK_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+/// First and longest time between two checks of a directory that takes none: clients wait for the runs.
+const RECHECK_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
 
 /// A check that takes longer counts as failed.
 const CHECK_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a check has no answer before sessions are shown as failed: a disk that is very busy gives one
-/// at last.
-const SILENCE_LIMIT: Duration = Duration::from_secs(60);
-
-/// Checks in a row that fail before sessions are shown as failed.
-const SHOWN_AFTER: u32 = 2;
+/// The hint of a failure that ends by itself.
+pub(super) const CONTINUES: &str = "it continues when the disk of the server takes writes again";
 
 /// The last known state of writes.
 #[derive(Debug, Default)]
 pub(super) struct WriteHealth {
-    /// Why writes fail, if they do.
-    fault: Mutex<Option<String>>,
+    known: Mutex<KnownFault>,
     /// Notified when a write has failed.
     failed: Notify,
-    /// Checks of run directories that failed in a row.
-    failed_checks: AtomicU32,
+    run_directories: Mutex<WriteFaults>,
+}
+
+#[derive(Debug, Default)]
+struct KnownFault {
+    /// Why writes fail, if they do.
+    text: Option<String>,
+    /// Writes that failed so far.
+    failures: u64,
 }
 
 /// The findings of a check: of the records, and of the run directories.
@@ -54,14 +58,23 @@ struct CheckedWrites {
     run_directories: io::Result<()>,
 }
 
+/// The fault of the disk with which a session has failed.
+#[derive(Debug)]
+pub(super) struct DiskFault {
+    /// The cause.
+    pub(super) reason: String,
+    /// Whether the disk takes writes again.
+    pub(super) is_over: bool,
+}
+
 impl WriteHealth {
     /// Why writes fail, if they do. Names no path.
     pub(super) fn fault(&self) -> Option<String> {
-        self.locked().clone()
+        self.known().text.clone()
     }
 
     pub(super) fn is_failing(&self) -> bool {
-        self.locked().is_some()
+        self.known().text.is_some()
     }
 
     /// A record could not be written.
@@ -77,22 +90,35 @@ impl WriteHealth {
 
     fn failed_because(&self, reason: &str) {
         let fault = fault_text(reason);
-        if self.locked().replace(fault.clone()).is_none() {
+        let mut known = self.known();
+        known.failures += 1;
+        if known.text.replace(fault.clone()).is_none() {
             tracing::error!("{fault}; no run or farm is started until that is possible");
         }
     }
 
-    /// Returns whether writes failed before.
-    fn recovered(&self) -> bool {
-        self.locked().take().is_some()
+    /// Writes that failed so far.
+    pub(super) fn failures(&self) -> u64 {
+        self.known().failures
     }
 
-    fn locked(&self) -> MutexGuard<'_, Option<String>> {
-        self.fault.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Notes that writes are possible, unless one has failed since there were so many `failures`. Returns
+    /// whether they failed before.
+    pub(super) fn recovered(&self, failures: u64) -> bool {
+        let mut known = self.known();
+        known.failures == failures && known.text.take().is_some()
+    }
+
+    fn known(&self) -> MutexGuard<'_, KnownFault> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run_directories(&self) -> MutexGuard<'_, WriteFaults> {
+        self.run_directories.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn fault_text(reason: &str) -> String {
+pub(super) fn fault_text(reason: &str) -> String {
     format!("cannot write to the state directory: {reason}")
 }
 
@@ -102,12 +128,13 @@ fn session_failure(reason: &str) -> RunFailure {
         code: ExitCode::Failure.code(),
         message: fault_text(reason),
         details: Vec::new(),
-        hints: vec!["it goes on when the disk of the server takes writes again".to_owned()],
+        hints: vec![CONTINUES.to_owned()],
+        is_temporary: true,
     }
 }
 
-fn silence(limit: Duration) -> String {
-    format!("it does not answer within {limit:?}")
+fn silence() -> String {
+    format!("it does not answer within {CHECK_LIMIT:?}")
 }
 
 /// The cause of a failed write, without a path.
@@ -118,6 +145,14 @@ fn reason(error: &RecordError) -> String {
             error.to_string()
         }
     }
+}
+
+/// Writes a file in a directory of records and one in that of the run directories.
+fn checked(records: PathBuf, jobs: PathBuf) -> impl Future<Output = CheckedWrites> {
+    supervise::blocking(move || CheckedWrites {
+        records: check_writes(&records),
+        run_directories: check_writes(&jobs),
+    })
 }
 
 impl Daemon {
@@ -133,17 +168,27 @@ impl Daemon {
             } else {
                 tokio::select! {
                     () = sleep(self.check_interval()) => {}
-                    () = self.writes.failed.notified() => continue,
+                    () = self.writes.failed.notified() => {}
                 }
             }
-            if let Err(reason) = self.try_writes().await {
-                self.writes.failed_because(&reason);
-            } else if self.writes.recovered() {
+            let failures = self.writes.failures();
+            let may_begin = match self.try_writes().await {
+                Ok(may_begin) => may_begin,
+                Err(reason) => {
+                    self.writes.failed_because(&reason);
+                    continue;
+                }
+            };
+            let has_recovered = self.writes.recovered(failures);
+            if has_recovered {
                 // A disk that fails again soon is tried after the longer pause.
                 tracing::info!("the state directory takes writes again");
-                self.wake.notify_one();
             } else {
                 pause = first;
+            }
+            // A session that failed with the disk may have been noted after the end of the fault.
+            if has_recovered || may_begin {
+                self.wake.notify_one();
             }
         }
     }
@@ -154,52 +199,52 @@ impl Daemon {
     }
 
     /// Writes a file where the records are and one where the run directories are, then what could not be
-    /// noted.
-    pub(super) async fn try_writes(&self) -> Result<(), String> {
-        let CheckedWrites { records, run_directories } = self.check_directories().await;
-        self.note_run_directories(run_directories.as_ref().err());
+    /// noted. Returns whether sessions that failed with the disk may begin again.
+    pub(super) async fn try_writes(&self) -> Result<bool, String> {
+        let began = Instant::now();
+        let CheckedWrites { records, run_directories } = self.check_directories(began).await;
+        self.note_run_directories(began, run_directories.as_ref().err());
         run_directories.and(records).map_err(|error| without_place(&error))?;
         self.write_noted().await.map_err(|error| reason(&error))
     }
 
-    async fn check_directories(&self) -> CheckedWrites {
-        let (records, jobs) = (self.dir.run_records(), self.dir.jobs());
-        let check = supervise::blocking(move || CheckedWrites {
-            records: check_writes(&records),
-            run_directories: check_writes(&jobs),
-        });
+    async fn check_directories(&self, began: Instant) -> CheckedWrites {
+        let check = checked(self.dir.records_of::<HostedRunId>(), self.dir.jobs());
         let mut check = std::pin::pin!(check);
-        if let Ok(checked) = timeout(CHECK_LIMIT, &mut check).await {
+        if let Ok(checked) = timeout_at(began + CHECK_LIMIT, &mut check).await {
             return checked;
         }
-        self.writes.failed_because(&silence(CHECK_LIMIT));
-        if let Ok(checked) = timeout(SILENCE_LIMIT - CHECK_LIMIT, &mut check).await {
+        let silence = silence();
+        self.writes.failed_because(&silence);
+        let shown_at = self.writes.run_directories().failed(began, Instant::now(), &silence);
+        if let Ok(checked) = timeout_at(shown_at, &mut check).await {
             return checked;
         }
-        self.writes.failed_checks.fetch_max(SHOWN_AFTER, Ordering::Relaxed);
-        self.show_session_fault(Some(&silence(SILENCE_LIMIT)));
+        self.show_session_fault(Some(&silence));
         // A second check would wait, too, on another thread.
         check.await
     }
 
     /// Shows a fault of the run directories once it lasts, and its end.
-    fn note_run_directories(&self, fault: Option<&io::Error>) {
-        let failed = &self.writes.failed_checks;
+    fn note_run_directories(&self, began: Instant, fault: Option<&io::Error>) {
         match fault {
             None => {
-                if failed.swap(0, Ordering::Relaxed) >= SHOWN_AFTER {
+                let had_failed = self.writes.run_directories().passed();
+                if had_failed {
                     self.show_session_fault(None);
                 }
             }
             Some(error) => {
-                let in_a_row = failed.fetch_add(1, Ordering::Relaxed) + 1;
-                if in_a_row >= SHOWN_AFTER {
-                    self.show_session_fault(Some(&without_place(error)));
+                let (now, reason) = (Instant::now(), without_place(error));
+                let shown_at = self.writes.run_directories().failed(began, now, &reason);
+                if shown_at <= now {
+                    self.show_session_fault(Some(&reason));
                 }
             }
         }
     }
 
+    /// Only the watch shows faults: another one would show a fault that has ended.
     fn show_session_fault(&self, reason: Option<&str>) {
         let failure = reason.map(session_failure);
         for run in self.table().live() {
@@ -210,30 +255,42 @@ impl Daemon {
         }
     }
 
-    /// Whether a session that has just failed is to be tried again when its disk takes writes.
-    pub(super) async fn has_disk_failed(&self) -> bool {
-        let jobs: PathBuf = self.dir.jobs();
-        let checked = supervise::blocking(move || check_writes(&jobs)).await;
-        match checked {
-            Ok(()) => false,
-            Err(error) => {
-                self.writes.failed_now(&without_place(&error));
-                true
-            }
+    /// The fault of the disk of a session that has just failed, if there is one now or was a short time ago.
+    pub(super) async fn disk_fault<I: StoredId>(&self) -> Option<DiskFault> {
+        let began = Instant::now();
+        let check = checked(self.dir.records_of::<I>(), self.dir.jobs());
+        let (records, run_directories) = match timeout(CHECK_LIMIT, check).await {
+            Ok(CheckedWrites { records, run_directories }) => (
+                records.map_err(|error| without_place(&error)),
+                run_directories.map_err(|error| without_place(&error)),
+            ),
+            Err(_elapsed) => (Ok(()), Err(silence())),
+        };
+        let now = Instant::now();
+        if let Err(reason) = &run_directories {
+            self.writes.run_directories().failed(began, now, reason);
         }
+        if let Err(reason) = run_directories.and(records) {
+            self.writes.failed_now(&reason);
+            return Some(DiskFault { reason, is_over: false });
+        }
+        let reason = self.writes.run_directories().recent(now)?.to_owned();
+        Some(DiskFault { reason, is_over: true })
     }
 
-    /// Writes the ends of sessions that could not be noted.
-    async fn write_noted(&self) -> Result<(), RecordError> {
+    /// Writes the ends of sessions that could not be noted. Returns whether sessions that failed with the
+    /// disk may begin again.
+    async fn write_noted(&self) -> Result<bool, RecordError> {
+        let mut may_begin = false;
         let runs = self.table().unwritten();
         for run in runs {
-            run.write_noted(&self.dir).await?;
+            may_begin |= run.write_noted(&self.dir).await?;
         }
         let farms = self.farms.unwritten();
         for farm in farms {
-            farm.write_noted(&self.dir).await?;
+            may_begin |= farm.write_noted(&self.dir).await?;
         }
-        Ok(())
+        Ok(may_begin)
     }
 }
 
@@ -252,7 +309,17 @@ mod tests {
         let fault = health.fault().expect("a fault");
         assert!(fault.contains("Read-only file system"), "{fault}");
         assert!(!fault.contains("/srv"), "{fault}");
-        assert!(health.recovered() && !health.recovered());
+        let failures = health.failures();
+        assert!(health.recovered(failures) && !health.recovered(failures));
         assert_eq!(health.fault(), None);
+    }
+
+    #[test]
+    fn write_that_fails_during_a_check_is_not_forgotten_when_the_check_passes() {
+        let health = WriteHealth::default();
+        let before = health.failures();
+        health.failed_now("No space left on device");
+        assert!(!health.recovered(before) && health.is_failing());
+        assert!(health.recovered(health.failures()) && !health.is_failing());
     }
 }

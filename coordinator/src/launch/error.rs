@@ -1,6 +1,7 @@
 //! Errors of launching and continuing runs and searches.
 
-use std::io;
+use std::error::Error;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
 use rollout_protocol::farm::InvalidFarmSettings;
@@ -8,8 +9,8 @@ use rollout_worker::host::WorkerDirError;
 use rollout_worker::shown_path::shown;
 use rollout_worker::store::StoreError;
 
-use crate::engine::RunError;
 use crate::engine::catalog::CatalogError;
+use crate::engine::{OpenError, RunError};
 use crate::events::ReportError;
 use crate::plan::BuildError;
 use crate::results::files::RegistrationError;
@@ -97,5 +98,84 @@ impl LaunchError {
     pub fn is_config(&self) -> bool {
         let Self::Plan(error) = self else { return false };
         matches!(error, BuildError::Config(_) | BuildError::Bundle(BundleError::Config(_)))
+    }
+
+    /// Whether files of this host, or the journal or the lock of a run are the cause, as on a disk that
+    /// fails.
+    pub fn is_of_files(&self) -> bool {
+        let is_of_run = match self {
+            Self::Run(error) => is_of_run_files(error),
+            Self::Search(error) => match error {
+                SearchError::File { .. } | SearchError::Lock(_) | SearchError::Lost(_) => true,
+                SearchError::Run(error) => is_of_run_files(error),
+                _ => false,
+            },
+            _ => false,
+        };
+        is_of_run || has_file_cause(self)
+    }
+}
+
+/// Whether the run directory, its journal or its lock failed a run.
+fn is_of_run_files(error: &RunError) -> bool {
+    matches!(
+        error,
+        RunError::LockLost(_)
+            | RunError::Journal(_)
+            | RunError::File { .. }
+            | RunError::Open(
+                OpenError::Directory { .. } | OpenError::Lock(_) | OpenError::Journal { .. }
+            )
+    )
+}
+
+/// Whether one of the causes is an error of the system that is not about a connection.
+fn has_file_cause(error: &(dyn Error + 'static)) -> bool {
+    let is_of_file = |error: &(dyn Error + 'static)| {
+        error.downcast_ref::<io::Error>().is_some_and(|error| !is_of_connection(error.kind()))
+    };
+    std::iter::successors(Some(error), |&error| error.source()).any(is_of_file)
+}
+
+const fn is_of_connection(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::ConnectionRefused
+            | ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::NotConnected
+            | ErrorKind::AddrInUse
+            | ErrorKind::AddrNotAvailable
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkUnreachable
+            | ErrorKind::NetworkDown
+            | ErrorKind::BrokenPipe
+            | ErrorKind::TimedOut
+            | ErrorKind::UnexpectedEof
+            | ErrorKind::Other
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::engine::LockLostError;
+
+    use super::*;
+
+    #[test]
+    fn failures_of_files_journal_and_lock_are_of_files_and_others_are_not() {
+        let full = || io::Error::from(ErrorKind::StorageFull);
+        let (action, path) = ("write", PathBuf::from("run.json"));
+        let lost = LockLostError::TakenOver { by: "another process".to_owned() };
+        for (error, expected) in [
+            (LaunchError::Run(RunError::File { action, path, source: full() }), true),
+            (LaunchError::Run(RunError::LockLost(lost)), true),
+            (LaunchError::Outputs(full()), true),
+            (LaunchError::Outputs(ErrorKind::ConnectionRefused.into()), false),
+            (LaunchError::Run(RunError::PartEnded("the run")), false),
+            (LaunchError::FarmAgents { agents: 2 }, false),
+        ] {
+            assert_eq!(error.is_of_files(), expected, "{error}");
+        }
     }
 }

@@ -118,6 +118,13 @@ impl Images {
         let dockerfile = format!("FROM {BASE}\nCOPY {image} /{image}\n{entry}");
         self.build(image, &dockerfile, &[(image, program)], &[])
     }
+
+    /// An image `rollout` whose program is also the command of its container, under another name.
+    pub(crate) fn renamed(&mut self, image: &str, rollout: &str) -> String {
+        let link = format!("RUN ln -s /usr/bin/rollout /{image}\n");
+        let dockerfile = format!("FROM {rollout}\nUSER 0:0\nENTRYPOINT []\n{link}");
+        self.build(image, &dockerfile, &[], &[])
+    }
 }
 
 impl Drop for Images {

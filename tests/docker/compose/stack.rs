@@ -42,10 +42,14 @@ fn labels(project: &Project) -> String {
         .to_string()
 }
 
-/// Program of the blob store: the server named by `ROLLOUT_TEST_GARAGE`, which takes long to build,
-/// else the S3 server of the tests, which takes Garage's arguments.
-fn blob_store_program(under_test: &Path) -> PathBuf {
-    std::env::var_os("ROLLOUT_TEST_GARAGE").map_or_else(|| under_test.to_owned(), PathBuf::from)
+/// Image of the blob store: of the server named by `ROLLOUT_TEST_GARAGE`, which takes long to build,
+/// else of the S3 server of the tests, which takes Garage's arguments. That one is in the program under
+/// test, which the engine has in the image `rollout`.
+fn blob_store(images: &mut Images, rollout: &str) -> String {
+    match std::env::var_os("ROLLOUT_TEST_GARAGE") {
+        Some(server) => images.program("garage", Path::new(&server), false),
+        None => images.renamed("garage", rollout),
+    }
 }
 
 /// A stack with images of its own. Dropped, it is removed with its volumes.
@@ -75,11 +79,12 @@ impl Stack {
             }
         };
         let mut images = Images::new(&format!("stack-{test}"));
-        let under_test = images.program_under_test();
+        let rollout = images.rollout("full", &images.program_under_test());
+        let garage = blob_store(&mut images, &rollout);
         let variables = vec![
-            ("ROLLOUT_IMAGE", images.rollout("full", &under_test)),
+            ("ROLLOUT_IMAGE", rollout),
             ("NATS_IMAGE", images.program("nats-server", server, true)),
-            ("GARAGE_IMAGE", images.program("garage", &blob_store_program(&under_test), false)),
+            ("GARAGE_IMAGE", garage),
             ("DOCKER_SOCKET", socket.to_owned()),
             ("ROLLOUT_LEASE", LEASE.to_owned()),
         ];

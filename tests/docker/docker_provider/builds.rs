@@ -152,22 +152,30 @@ async fn layers_made_with_a_proxy_are_not_used_with_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn build_of_server_user_with_proxies_needs_buildkit() {
+async fn classic_layers_made_with_a_proxy_are_not_used_with_another() {
     let Some(mut lab) = DockerFixture::open().await else { return };
-    lab.settings.guards_builds = true;
-    let proxy = EngineProxy::lacking("/session", &lab.scratch.path().join("engine.sock"));
+    let engine = EngineProxy::lacking("/session", &lab.scratch.path().join("engine.sock"));
     let locks = lab.scratch.path().join("locks");
-    let options = DockerOptions { host: Some(proxy.host()), ..DockerOptions::new(locks) };
+    let options = DockerOptions { host: Some(engine.host()), ..DockerOptions::new(locks) };
     let provider = DockerProvider::new(options);
-    let source = lab.context(&[("Dockerfile", &format!("FROM {BASE}\nRUN true\n"))]);
-    let env = [("HTTPS_PROXY".to_owned(), "http://127.0.0.1:9".to_owned())];
-    let proxies = BuildProxies::of(&env.into());
-    let request = ImageRequest { proxies, ..lab.image_request(&source) };
-    let failure = provider.prepare(request).await.expect_err("no BuildKit");
-    assert_eq!(failure.kind, FailureKind::Unsupported, "{}", failure.chain());
-    let image = provider.prepare(lab.image_request(&source)).await.expect("without proxies");
-    assert_eq!(builder(&image), "classic");
-    lab.remove_image(&image).await;
+    let text = format!(
+        "FROM {BASE} AS one\nRUN : {}; printf '[%s]' \"$HTTPS_PROXY\" > /written\nFROM one\nRUN true\n",
+        rand::random::<u64>()
+    );
+    for guards_builds in [true, false] {
+        lab.settings.guards_builds = guards_builds;
+        for proxy in ["http://127.0.0.1:9", "http://user:word@127.0.0.1:9", ""] {
+            let source = lab.context(&[("Dockerfile", &text)]);
+            let env = [("HTTPS_PROXY".to_owned(), proxy.to_owned())];
+            let env = env.into_iter().filter(|(_, proxy)| !proxy.is_empty()).collect();
+            let proxies = BuildProxies::of(&env);
+            let request = ImageRequest { proxies, ..lab.image_request(&source) };
+            let image = provider.prepare(request).await;
+            let image = image.unwrap_or_else(|failure| panic!("{}", failure.chain()));
+            assert_eq!(builder(&image), "classic");
+            assert_eq!(run_in_image(&lab, &image, "cat /written").await, format!("[{proxy}]"));
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

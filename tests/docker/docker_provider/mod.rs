@@ -19,6 +19,7 @@ mod images;
 mod limits;
 mod network;
 mod processes;
+mod proxies;
 mod reaping;
 mod requests;
 mod trial;

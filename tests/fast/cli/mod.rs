@@ -45,7 +45,7 @@ fn normalized(project: &Project, text: &str) -> String {
         (r"\b[0-9a-f]{32,64}\b", "<id>"),
         (r"process \d+", "process <pid>"),
         (r"127\.0\.0\.1:\d+", "127.0.0.1:<port>"),
-        (r"\d{4}-\d\d-\d\dT[0-9:.]+Z", "<time>"),
+        (r"\d{4}-\d\d-\d\dT[0-9:.]+(Z|[+-]\d\d:\d\d)", "<time>"),
         (r"\b\d+(\.\d+)?(ms|s)\b", "<duration>"),
         (r"byte \d+ of \d+", "byte <n> of <n>"),
         (r"\d+ bytes", "<n> bytes"),

@@ -66,6 +66,33 @@ fn run_without_name_has_local_time_of_named_zone() {
 }
 
 #[test]
+fn tables_have_local_times_and_unknown_zone_is_named_once() {
+    if !std::path::Path::new("/usr/share/zoneinfo/Asia/Tokyo").exists() {
+        rollout_tests::ignored::report_ignored_part("local times: this host has no time zones");
+        return;
+    }
+    let project = finished();
+    let ended = |zone: &str, words: &[&str]| {
+        let mut command = project.command(words);
+        command.env("TZ", zone);
+        project.start(command).wait(DEADLINE).expect_code(ExitCode::Success)
+    };
+    for (words, is_local) in [
+        (&["list"][..], true),
+        (&["status", "jobs/demo"], true),
+        (&["show", "jobs/demo", "passes"], true),
+        (&["list", "--json"], false),
+    ] {
+        let shown = ended("Asia/Tokyo", words).stdout;
+        assert_eq!(shown.contains("+09:00"), is_local, "{shown}");
+    }
+    let unknown = ended("Nowhere/Else", &["status", "jobs/demo"]);
+    assert!(!unknown.stdout.contains("+09:00"), "{}", unknown.stdout);
+    let warnings = unknown.stderr.matches("cannot find the time zone of TZ=Nowhere/Else").count();
+    assert_eq!(warnings, 1, "{}", unknown.stderr);
+}
+
+#[test]
 fn text_of_commands_that_read_run_is_as_reviewed() {
     let project = finished();
     for (name, arguments) in [

@@ -6,6 +6,7 @@ mod live_counter;
 mod net;
 mod processes;
 mod quantity;
+mod read_only_mount;
 mod screen;
 mod scripted_model;
 mod tcp_proxy;

@@ -14,15 +14,18 @@ fn is_root(path: &str, listed: &BTreeSet<String>) -> bool {
         || listed.contains(path)
 }
 
-/// Paths of all targets in `tests/Cargo.toml`, relative to the repository.
+/// Paths of all targets and of the build script in `tests/Cargo.toml`, relative to the repository.
 fn listed(manifest: &str) -> BTreeSet<String> {
     let manifest: toml::Table = manifest.parse().expect("tests/Cargo.toml is TOML");
-    let path = |target: &toml::Value| format!("tests/{}", target["path"].as_str().expect("a path"));
+    let script = manifest.get("package").and_then(|package| package.get("build"));
+    let path = |path: &toml::Value| format!("tests/{}", path.as_str().expect("a path"));
     ["bin", "test", "bench"]
         .iter()
         .filter_map(|kind| manifest.get(*kind)?.as_array())
         .flatten()
         .chain(manifest.get("lib"))
+        .map(|target| &target["path"])
+        .chain(script)
         .map(path)
         .collect()
 }
@@ -87,13 +90,17 @@ fn source_files_are_all_compiled() {
 
 #[test]
 fn registration_violations_are_found() {
-    let listed = listed("[[test]]\npath = 'real/main.rs'\n[[test]]\npath = 'gone/main.rs'\n");
+    let listed = listed(
+        "[package]\nbuild = 'build.rs'\n\
+         [[test]]\npath = 'real/main.rs'\n[[test]]\npath = 'gone/main.rs'\n",
+    );
     let sources = [
         SourceFile::new("worker/src/lib.rs", "mod a;\nmod d; // mod c;"),
         SourceFile::new("worker/src/a.rs", "mod b;"),
         SourceFile::new("worker/src/a/b.rs", ""),
         SourceFile::new("worker/src/d/mod.rs", ""),
         SourceFile::new("worker/src/c.rs", ""),
+        SourceFile::new("tests/build.rs", ""),
         SourceFile::new("tests/real/main.rs", "mod e2e;"),
         SourceFile::new("tests/real/e2e/mod.rs", ""),
         SourceFile::new("tests/other/main.rs", ""),

@@ -211,6 +211,8 @@ fn drain_workers(report: &mut ChaosReport, counter: &LiveCounter, mut workers: V
         report.problems.push("an agent still runs although all trials are settled".to_owned());
     }
     for worker in &mut workers {
+        // A process that has just begun does not handle signals yet. It makes its directory later.
+        wait::holds_within(DRAIN_DEADLINE, || !worker.is_running() || worker.own_dir().is_some());
         if !worker.is_running() {
             continue;
         }

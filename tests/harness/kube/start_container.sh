@@ -31,8 +31,9 @@ then
     mount --rbind /usr "$root/usr"
     mount -o remount,bind,ro "$root/usr"
 fi
-while read -r program; do rm -f "$root/usr/bin/$program" "$root/usr/sbin/$program"; done \
-    < "$directory/removed"
+while read -r program; do
+    for place in "$root/usr" "$root/usr/local"; do rm -f "$place/bin/$program" "$place/sbin/$program"; done
+done < "$directory/removed"
 mount -t proc proc "$root/proc"
 mount -t tmpfs -o mode=755,size=64k tmpfs "$root/dev"
 for device in null zero full random urandom tty; do

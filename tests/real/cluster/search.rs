@@ -17,7 +17,7 @@ use crate::cluster::{DEADLINE, DRAIN_DEADLINE, LEASE};
 
 #[test]
 fn search_over_three_workers_equals_local_search() {
-    let search = ExampleSearch::example("tree.yaml").with_replacement("k < 8000", "k < 1000");
+    let search = ExampleSearch::example("tree.yaml").with_replacement("k < 2000", "k < 1000");
     let project = search.write(Project::new(env!("CARGO_BIN_EXE_rollout-under-test")));
     let Some(cluster) = Cluster::new(project).map(|cluster| cluster.with_lease(LEASE)) else {
         return;
@@ -75,7 +75,7 @@ fn search_under_repeated_kills_is_unchanged() {
 #[test]
 fn worker_kill_during_ideas_changes_nothing() {
     let search = ExampleSearch::example("tree.yaml")
-        .with_replacement("k < 8000", "k < 500")
+        .with_replacement("k < 2000", "k < 500")
         .with_replacement(
             "run: bash search/ideas",
             "run: |\n      sleep 2\n      bash search/ideas",

@@ -52,4 +52,18 @@ for dialect in ["responses", "responses", "chat"]:
     assert_eq!((&status["total_cost"], &status["model_use"]["cost"]), (&Value::Null, &Value::Null));
     assert_eq!(status["total_cost_is_lower_bound"], true);
     assert_eq!(status["model_use"]["calls_without_ids"], 2);
+    let command = project.command(&["show", "jobs/calls", "caller", "--json"]);
+    let shown = project.start(command).wait(DEADLINE).expect_code(ExitCode::Success).stdout;
+    let shown: Value = serde_json::from_str(&shown).expect("JSON");
+    assert_eq!((&shown["cost"], &shown["cost_is_lower_bound"]), (&Value::Null, &json!(true)));
+    let command = project.command(&["events", "jobs/calls", "--json"]);
+    let events = project.start(command).wait(DEADLINE).expect_code(ExitCode::Success).stdout;
+    let mut events = events.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let settled = events.find(|event| event["event"] == "trial_settled");
+    let settled = settled.expect("a settled trial");
+    let executed = &shown["executions"][0]["end"]["verdict"];
+    for verdict in [&shown["verdict"], executed, &settled["settlement"]["verdict"]] {
+        let costs = (&verdict["cost"], &verdict["model_use"]["cost"]);
+        assert_eq!(costs, (&Value::Null, &Value::Null), "{verdict}");
+    }
 }

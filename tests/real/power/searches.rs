@@ -21,7 +21,7 @@ fn example() -> ExampleSearch {
     ExampleSearch::example("tree.yaml")
         .with_replacement("max_depth: 3", "max_depth: 2")
         .with_replacement("eval_timeout_seconds: 8", "eval_timeout_seconds: 5")
-        .with_replacement("k < 8000", "k < 300")
+        .with_replacement("k < 2000", "k < 300")
 }
 
 #[test]

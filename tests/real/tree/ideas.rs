@@ -21,7 +21,7 @@ use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{EnvironmentLabels, Provider};
 use rollout_worker::executor::{
-    DedicatedSlot, ExecutionContext, ExecutionServices, NoEventLog, PhaseSink, ScratchCreation,
+    DedicatedSlot, ExecutionContext, ExecutionServices, NoEventLog, PhaseSink, ScratchWork,
     TaskFiles,
 };
 use rollout_worker::git::testing::UserRepository;
@@ -147,7 +147,7 @@ impl IdeasFixture {
                 labels,
                 spec: Digest::sha256(b"spec"),
                 scratch: scratch.path().join("scratch"),
-                scratch_creation: ScratchCreation::default(),
+                scratch_work: ScratchWork::default(),
                 stop: self.stop.subscribe(),
                 phases: Arc::new(IgnoredPhases),
                 slot: Arc::new(DedicatedSlot),

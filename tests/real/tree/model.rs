@@ -127,7 +127,7 @@ fn model_template_stores_no_api_key() {
     }
     let (url, seen) = model();
     let search = ExampleSearch::example("model.yaml")
-        .with_replacement("k < 8000", "k < 300")
+        .with_replacement("k < 2000", "k < 300")
         .with_replacement("http://127.0.0.1:8000/v1/chat/completions", &url)
         .with_replacement("MODEL_PRICE: \"0\"", "MODEL_PRICE: \"2000\"");
     let project = search.write(project());

@@ -5,7 +5,9 @@
 //! were at fault. So the disks are measured often while executions run, and a failure during which one
 //! was full or failed is attributed to this host.
 
+mod disk_work;
 mod space;
+mod space_meter;
 mod write_watch;
 
 use std::convert::Infallible;
@@ -18,12 +20,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub use self::space::DiskSpace;
+use self::space_meter::{MeasurementFault, SpaceMeter};
 pub use self::write_watch::WriteFault;
 use self::write_watch::WriteWatch;
 use crate::common_times::next_time;
 use crate::environment::Provider;
 use crate::shown_path::shown;
-use crate::supervise;
 
 /// Time between two measurements while executions run: a disk that is full for less time may go
 /// unnoticed. A measurement that is not older needs no repetition before more work is taken.
@@ -57,6 +59,7 @@ pub enum DiskUse {
 #[derive(Default)]
 pub struct DiskWatch {
     state: Mutex<DiskWatchState>,
+    meter: SpaceMeter,
     writes: WriteWatch,
     /// Providers that have not yet reported where their environments are.
     pending_providers: Mutex<Vec<Arc<dyn Provider>>>,
@@ -67,6 +70,8 @@ struct DiskWatchState {
     directories: Vec<WatchedDirectory>,
     /// When they were last measured.
     measured: Option<Instant>,
+    /// A disk that gives no answer to a measurement, or a bug in it.
+    fault: Option<WriteFault>,
 }
 
 #[derive(Debug)]
@@ -97,7 +102,8 @@ impl DiskWatch {
         let writes = WriteWatch::new(own.map(|directory| directory.path.clone()).collect());
         let pending_providers = Mutex::new(providers.into_iter().collect());
         Self {
-            state: Mutex::new(DiskWatchState { directories, measured: None }),
+            state: Mutex::new(DiskWatchState { directories, ..DiskWatchState::default() }),
+            meter: SpaceMeter::default(),
             writes,
             pending_providers,
         }
@@ -174,15 +180,23 @@ impl DiskWatch {
         state.directories.iter().filter(holds_back).find_map(low)
     }
 
-    /// Why a directory of this process takes no writes at present, if one does not. Checks it, unless
-    /// that was done a moment ago.
+    /// Why a directory of this process takes no writes at present, or a disk gives no answer, if one does
+    /// not. Checks the directory, unless that was done a moment ago.
     pub async fn failed(&self) -> Option<WriteFault> {
-        self.writes.check(WRITE_CHECK_AGE).await
+        let fault = self.writes.check(WRITE_CHECK_AGE).await;
+        fault.or_else(|| self.state().fault.clone())
     }
 
-    /// The fault that the last check by a write found, if it found one.
+    /// The fault that the last check or measurement found, if it found one. Waits for no disk.
     pub fn last_failed(&self) -> Option<WriteFault> {
-        self.writes.fault()
+        self.last_faults().next()
+    }
+
+    /// The faults that the last check and the last measurement found: they may be of two disks. Waits for no
+    /// disk.
+    pub fn last_faults(&self) -> impl Iterator<Item = WriteFault> + use<> {
+        let found = [self.writes.fault(), self.state().fault.clone()];
+        found.into_iter().flatten()
     }
 
     /// Why a directory of this process took no writes at `since` or later, although its disk was not
@@ -204,6 +218,18 @@ impl DiskWatch {
         self.writes.record_silence();
     }
 
+    /// Records that another disk gave no answer to a measurement.
+    #[cfg(test)]
+    pub(crate) fn record_silence_of(&self, path: PathBuf) {
+        self.state().record_fault(MeasurementFault::Silent(path));
+    }
+
+    /// Records that the disk is full.
+    #[cfg(test)]
+    pub(crate) fn record_shortage(&self) {
+        self.writes.record_shortage();
+    }
+
     /// Makes a check by a write due at once: something failed that a disk may explain.
     pub fn suspect(&self) {
         self.writes.expire();
@@ -214,10 +240,16 @@ impl DiskWatch {
         if paths.is_empty() {
             return;
         }
-        let look = move || paths.iter().map(|path| DiskSpace::for_path(path)).collect::<Vec<_>>();
-        let spaces = supervise::blocking(look).await;
+        let measured = self.meter.measure(paths).await;
         let now = Instant::now();
         let mut state = self.state();
+        let spaces = match measured {
+            Ok(spaces) => spaces,
+            Err(fault) => return state.record_fault(fault),
+        };
+        if state.fault.take().is_some() {
+            tracing::info!("every disk is measured again: work is started again");
+        }
         state.measured = Some(now);
         for (place, space) in state.directories.iter_mut().zip(spaces) {
             place.space = space;
@@ -249,9 +281,34 @@ impl DiskWatch {
     }
 }
 
+impl DiskWatchState {
+    /// Records why a measurement failed. Logged once.
+    fn record_fault(&mut self, found: MeasurementFault) {
+        let (message, is_silent) = match found {
+            MeasurementFault::Silent(path) => {
+                let path = shown(&path);
+                let message = format!(
+                    "cannot measure the disk of {path}: no answer for {:?}",
+                    disk_work::ANSWER_LIMIT
+                );
+                (message, true)
+            }
+            MeasurementFault::Panic(panic) => (format!("cannot measure disks: {panic}"), false),
+        };
+        if self.fault.as_ref().is_some_and(|former| former.is_silent == is_silent) {
+            return;
+        }
+        tracing::error!("{message}: no work is started until that is possible");
+        let since = Instant::now();
+        self.fault = Some(WriteFault { message, since, is_shortage: false, is_silent });
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
 
     use super::*;
 
@@ -295,6 +352,62 @@ mod tests {
             never = watch.watch(is_busy, changes.subscribe()) => match never {},
             () = test => {}
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn disk_without_an_answer_to_a_measurement_is_a_fault_until_it_answers() {
+        let (answer, may_answer) = mpsc::channel::<()>();
+        let may_answer = Mutex::new(may_answer);
+        let is_asked = Arc::new(AtomicBool::new(false));
+        let asked_now = Arc::clone(&is_asked);
+        let read = move |path: &Path| {
+            if path.ends_with("hung") {
+                asked_now.store(true, Ordering::Relaxed);
+                may_answer.lock().expect("not poisoned").recv().ok();
+            }
+            None
+        };
+        let paths = ["/works", "/hung"].map(|path| (path.into(), DiskUse::Work));
+        let watch = DiskWatch { meter: SpaceMeter::with_reader(read), ..DiskWatch::new(paths, []) };
+        let pass_limit = async {
+            while !is_asked.load(Ordering::Relaxed) {
+                tokio::task::yield_now().await;
+            }
+            tokio::time::advance(disk_work::ANSWER_LIMIT + Duration::from_millis(1)).await;
+        };
+        let (low, ()) = tokio::join!(watch.low(), pass_limit);
+        assert_eq!(low, None, "it is not known to be full");
+        let fault = watch.last_failed().expect("it gives no answer");
+        assert!(fault.message.contains("the disk of /hung: no answer"), "{fault:?}");
+        assert!(fault.is_silent && !fault.is_shortage);
+        let asked = Instant::now();
+        assert_eq!(watch.full_since(asked).await, None);
+        assert_eq!(watch.failed().await, Some(fault));
+        assert_eq!(asked.elapsed(), Duration::ZERO, "nothing waits for it a second time");
+        drop(answer);
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        while watch.last_failed().is_some() {
+            assert!(std::time::Instant::now() < deadline, "it answers");
+            watch.measure().await;
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(watch.failed().await, None);
+    }
+
+    #[tokio::test]
+    async fn measurement_that_panics_is_a_fault() {
+        let broken = AtomicBool::new(true);
+        let read = move |_: &Path| {
+            assert!(!broken.swap(false, Ordering::Relaxed), "a bug");
+            None
+        };
+        let paths = [("/works".into(), DiskUse::Work)];
+        let watch = DiskWatch { meter: SpaceMeter::with_reader(read), ..DiskWatch::new(paths, []) };
+        assert_eq!(watch.low().await, None);
+        let fault = watch.failed().await.expect("a fault");
+        assert!(fault.message.contains("a bug") && !fault.is_silent, "{fault:?}");
+        assert_eq!(watch.low().await, None);
+        assert_eq!(watch.failed().await, None, "it is measured");
     }
 
     #[tokio::test]

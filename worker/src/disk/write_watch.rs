@@ -7,14 +7,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
+use super::disk_work::{ANSWER_LIMIT, DiskWork};
 use crate::backoff::without_place;
 use crate::shortage::Shortage;
 use crate::shown_path::shown;
-use crate::supervise::{self, Task};
 use crate::write_check::check_writes;
-
-/// A disk that takes longer for a check counts as failed.
-const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// Longest wait at the end for a check that runs.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
@@ -24,7 +21,7 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 pub struct WriteFault {
     /// The directory and the cause.
     pub message: String,
-    /// When a check failed first.
+    /// When a check failed first, or first gave no answer if the disk gives none.
     pub since: Instant,
     /// Whether the disk is full, or a quota is used up.
     pub is_shortage: bool,
@@ -41,7 +38,7 @@ pub(super) struct WriteWatch {
     directories: Vec<PathBuf>,
     state: Mutex<WriteWatchState>,
     /// The check that runs: a disk that does not answer gets no second one.
-    running: tokio::sync::Mutex<Option<Task<FailedCheck>>>,
+    running: tokio::sync::Mutex<Option<DiskWork<FailedCheck>>>,
 }
 
 #[derive(Debug, Default)]
@@ -85,9 +82,10 @@ impl WriteWatch {
         if self.state().checked.is_some_and(|at| at.elapsed() < max_age) {
             return self.fault();
         }
-        let task = running.get_or_insert_with(|| self.begin());
-        match timeout(ANSWER_LIMIT, task).await {
-            Ok(ended) => {
+        let check = running.get_or_insert_with(|| self.begin());
+        // A disk that is known to give no answer is not waited for again.
+        match check.answer().await {
+            Some(ended) => {
                 *running = None;
                 let failed = ended.unwrap_or_else(|panic| {
                     Some((self.directories[0].clone(), io::Error::other(panic.to_string())))
@@ -99,7 +97,7 @@ impl WriteWatch {
                     WriteFault { message, since: Instant::now(), is_shortage, is_silent: false }
                 }));
             }
-            Err(_elapsed) => self.record_silence(),
+            None => self.record_silence(),
         }
         self.fault()
     }
@@ -107,17 +105,17 @@ impl WriteWatch {
     /// Waits for a check that runs: afterwards, its file is gone.
     pub(super) async fn close(&self) {
         if let Some(check) = self.running.lock().await.take() {
-            let _ended = timeout(CLOSE_LIMIT, check).await;
+            let _ended = timeout(CLOSE_LIMIT, check.ended()).await;
         }
     }
 
-    fn begin(&self) -> Task<FailedCheck> {
+    fn begin(&self) -> DiskWork<FailedCheck> {
         let directories = self.directories.clone();
-        let look = move || {
-            directories.into_iter().find_map(|path| Some((check_writes(&path).err()?, path)))
-        };
-        supervise::spawn("disk check", async move {
-            supervise::blocking(look).await.map(|(error, path)| (path, error))
+        DiskWork::start("disk check", move || {
+            directories
+                .into_iter()
+                .find_map(|path| Some((check_writes(&path).err()?, path)))
+                .map(|(error, path)| (path, error))
         })
     }
 
@@ -127,6 +125,13 @@ impl WriteWatch {
         let message = format!("cannot write to {path}: no answer for {ANSWER_LIMIT:?}");
         let since = Instant::now();
         self.record(Some(WriteFault { message, since, is_shortage: false, is_silent: true }));
+    }
+
+    /// Records that the disk is full.
+    #[cfg(test)]
+    pub(super) fn record_shortage(&self) {
+        let (message, since) = ("cannot write: it is full".to_owned(), Instant::now());
+        self.record(Some(WriteFault { message, since, is_shortage: true, is_silent: false }));
     }
 
     /// Records the result of a check. A fault and its end are logged once.
@@ -145,7 +150,8 @@ impl WriteWatch {
             state.last_failure = Some((fault.since, fault.message.clone()));
         }
         match &state.fault {
-            Some(former) => fault.since = former.since,
+            Some(former) if is_continued(former, &fault) => fault.since = former.since,
+            Some(_) => {}
             None => {
                 tracing::error!("{}: no work is started until that is possible", fault.message);
             }
@@ -158,9 +164,20 @@ impl WriteWatch {
     }
 }
 
+/// Whether a fault counts from the beginning of an earlier one. A disk that was full, or failed, was not silent
+/// yet: it answered.
+const fn is_continued(former: &WriteFault, found: &WriteFault) -> bool {
+    former.is_shortage == found.is_shortage && (former.is_silent || !found.is_silent)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
     use super::*;
+    use crate::supervise;
 
     #[tokio::test]
     async fn removed_directory_is_a_fault_until_it_is_back() {
@@ -189,6 +206,55 @@ mod tests {
         assert!(watch.fault().is_some_and(|fault| fault.is_silent && !fault.is_shortage));
         assert_eq!(watch.failed_since(began), None);
         assert_eq!(watch.check(Duration::ZERO).await, None, "it answers again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn disk_that_turns_silent_is_silent_since_then() {
+        let minute = Duration::from_secs(60);
+        let watch = WriteWatch::default();
+        let since = || watch.fault().expect("a fault").since;
+        let fail = |is_shortage| {
+            let (message, since) = ("why".to_owned(), Instant::now());
+            watch.record(Some(WriteFault { message, since, is_shortage, is_silent: false }));
+        };
+        for is_shortage in [true, false] {
+            fail(is_shortage);
+            tokio::time::advance(10 * minute).await;
+            watch.record_silence();
+            assert_eq!(since(), Instant::now(), "a shortage before it: {is_shortage}");
+            tokio::time::advance(minute).await;
+            watch.record_silence();
+            assert_eq!(since().elapsed(), minute, "a shortage before it: {is_shortage}");
+        }
+        fail(false);
+        assert_eq!(since().elapsed(), minute, "it took no writes all the time");
+        fail(true);
+        assert_eq!(since(), Instant::now(), "it answers, but is full");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn disk_that_gives_no_answer_is_not_waited_for_again() {
+        let root = tempfile::tempdir().expect("a directory");
+        let pipe = root.path().join(".write-check");
+        // Opening it waits for a reader.
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+        let (answer, may_answer) = mpsc::channel::<()>();
+        let reading = supervise::thread("reader", move || {
+            may_answer.recv_timeout(Duration::from_secs(10)).ok();
+            std::fs::read(pipe).is_ok()
+        });
+        let watch = WriteWatch::new(vec![root.path().to_owned()]);
+        let mut check = watch.begin();
+        check.has_begun().await;
+        *watch.running.lock().await = Some(check);
+        let passes = tokio::time::advance(ANSWER_LIMIT + Duration::from_millis(1));
+        let (fault, ()) = tokio::join!(watch.check(Duration::ZERO), passes);
+        assert!(fault.is_some_and(|fault| fault.is_silent));
+        let asked = Instant::now();
+        assert!(watch.check(Duration::ZERO).await.is_some_and(|fault| fault.is_silent));
+        assert_eq!(asked.elapsed(), Duration::ZERO);
+        drop(answer);
+        assert!(reading.expect("started").join().expect("no panic"));
     }
 
     #[tokio::test]

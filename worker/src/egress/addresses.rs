@@ -33,9 +33,33 @@ const INTERNAL_V6: &[(Ipv6Addr, u32)] = &[
     (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20),
 ];
 
-/// Whether an address is one of the internet.
-pub(super) fn is_public(address: IpAddr) -> bool {
-    match address.to_canonical() {
+/// The network in which a translator (NAT64) has the hosts of IPv4: each by its address, in the last 32
+/// bits. Hosts without IPv4 get such addresses for names, from a resolver with DNS64. Other networks of
+/// translators are those of single sites: `64:ff9b:1::/48`, and parts of their own networks.
+const TRANSLATED: (Ipv6Addr, u32) = (Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96);
+
+/// The address of the host that an address leads to: that of IPv4, if it stands for one.
+pub(super) fn reached(address: IpAddr) -> IpAddr {
+    let address = address.to_canonical();
+    let IpAddr::V6(written) = address else { return address };
+    let (network, bits) = TRANSLATED;
+    let host = u128::MAX >> bits;
+    match u32::try_from(written.to_bits() & host) {
+        Ok(inner) if written.to_bits() & !host == network.to_bits() => {
+            IpAddr::V4(Ipv4Addr::from_bits(inner))
+        }
+        Ok(_) | Err(_) => address,
+    }
+}
+
+/// The address by which a translator reaches a host of IPv4.
+fn translated(host: Ipv4Addr) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::from_bits(TRANSLATED.0.to_bits() | u128::from(host.to_bits())))
+}
+
+/// Whether an address leads to a host of the internet.
+pub fn is_public(address: IpAddr) -> bool {
+    match reached(address) {
         IpAddr::V4(address) => !INTERNAL_V4.iter().any(|(network, bits)| {
             let mask = u32::MAX << (32 - bits);
             network.to_bits() & mask == address.to_bits() & mask
@@ -60,7 +84,8 @@ pub fn first_internal_host(hosts: &[String]) -> Option<&str> {
 
 fn lists_internal(rule: &HostRule) -> bool {
     let Some((address, _)) = rule.network() else { return false };
-    let v4 = INTERNAL_V4.iter().map(|(network, _)| IpAddr::V4(*network));
+    let v4 = INTERNAL_V4.iter();
+    let v4 = v4.flat_map(|(network, _)| [IpAddr::V4(*network), translated(*network)]);
     let v6 = INTERNAL_V6.iter().map(|(network, _)| IpAddr::V6(*network));
     let port = rule.port().unwrap_or_default();
     // Of two networks that have an address in common, one has the first address of the other.
@@ -96,6 +121,12 @@ mod tests {
             "2000::/7",
             "2001:db8::/48",
             "64:ff9b::/96",
+            "64:ff9b::10.0.0.1",
+            "[64:ff9b::127.0.0.1]:80",
+            "64:ff9b::172.0.0.0/104",
+            "64:ff9b:1::/48",
+            "2002::/16",
+            "2001::/32",
         ] {
             assert_eq!(found(host).as_deref(), Some(host));
         }
@@ -109,6 +140,8 @@ mod tests {
             "128.0.0.0/1",
             "::/0",
             "2606:4700::/32",
+            "64:ff9b::8.8.8.8",
+            "64:ff9b::8.8.8.0/120",
             "no rule",
         ] {
             assert_eq!(found(host), None, "{host}");
@@ -145,6 +178,36 @@ mod tests {
             "ff02::1",
         ] {
             assert!(!is_public(text.parse().expect("an address")), "{text}");
+        }
+    }
+
+    #[test]
+    fn address_with_one_of_ipv4_is_public_only_where_a_translator_leads_to_it() {
+        for (text, expected) in [
+            ("64:ff9b::1.1.1.1", true),
+            ("64:ff9b::172.32.0.1", true),
+            ("64:ff9b::10.0.0.1", false),
+            ("64:ff9b::127.0.0.1", false),
+            ("64:ff9b::169.254.169.254", false),
+            ("64:ff9b::192.168.1.1", false),
+            ("64:ff9b::100.64.0.1", false),
+            ("64:ff9b::168.63.129.16", false),
+            ("64:ff9b::", false),
+            // Other bits than those of the network.
+            ("64:ff9b::1:1.1.1.1", false),
+            ("64:ff9b:0:1::1.1.1.1", false),
+            // Translators of single sites.
+            ("64:ff9b:1::1.1.1.1", false),
+            ("64:ff9b:1:ffff::a00:1", false),
+            // 6to4, Teredo, and forms of IPv4 that no packet has.
+            ("2002:101:101::1", false),
+            ("2001:0:101:101::1", false),
+            ("::1.1.1.1", false),
+            ("::ffff:0:1.1.1.1", false),
+            ("::ffff:1.1.1.1", true),
+            ("::ffff:10.0.0.1", false),
+        ] {
+            assert_eq!(is_public(text.parse().expect("an address")), expected, "{text}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use rollout_protocol::spec::task::{HostRule, InvalidHostRule, normal_name};
 
-use super::addresses::is_public;
+use super::addresses::{is_public, reached};
 use super::led::LedNetwork;
 
 /// A port that stands for all ports of a name.
@@ -120,8 +120,10 @@ impl AllowedHosts {
             let address = address.to_canonical();
             let allowed =
                 (self.is_public && is_public(address)) || self.allows_address(address, port);
-            let is_withheld =
-                self.is_guarded && self.rules.iter().any(|rule| rule.allows_address(address, port));
+            let names = |rule: &HostRule| {
+                forms(address).iter().any(|form| rule.allows_address(*form, port))
+            };
+            let is_withheld = self.is_guarded && self.rules.iter().any(names);
             let refusal = match self.is_public || is_withheld {
                 true => HostRefusal::InternalAddress,
                 false => HostRefusal::NotListed,
@@ -184,11 +186,18 @@ impl AllowedHosts {
     }
 
     fn allows_address(&self, address: IpAddr, port: u16) -> bool {
-        self.rules.iter().any(|rule| match is_public(address) {
-            true => rule.allows_address(address, port),
-            false => !self.is_guarded && rule.allows_internal_address(address, port),
-        })
+        let is_public = is_public(address);
+        let allows = |rule: &HostRule, form: &IpAddr| match is_public {
+            true => rule.allows_address(*form, port),
+            false => !self.is_guarded && rule.allows_internal_address(*form, port),
+        };
+        self.rules.iter().any(|rule| forms(address).iter().any(|form| allows(rule, form)))
     }
+}
+
+/// The addresses by which a rule may name a host: as it is asked for, and as it is reached.
+fn forms(address: IpAddr) -> [IpAddr; 2] {
+    [address, reached(address)]
 }
 
 #[cfg(test)]
@@ -254,6 +263,35 @@ mod tests {
             everything.check_addresses("example.org", found, 80),
             Ok(addresses(&["1.1.1.1"]))
         );
+    }
+
+    #[test]
+    fn addresses_of_a_translator_are_those_of_the_hosts_behind_it() {
+        let (public, private) = ("64:ff9b::1.1.1.1", "64:ff9b::10.0.0.1");
+        let found = || addresses(&[private, public]);
+        for hosts in [hosts(&["a.example"]), hosts(&["a.example"]).guarded()] {
+            let allowed = hosts.check_addresses("a.example", found(), 443);
+            assert_eq!(allowed, Ok(addresses(&[public])), "connected to as it was found");
+            let refused = hosts.check_addresses("a.example", addresses(&[private]), 443);
+            assert_eq!(refused, Err(HostRefusal::InternalAddress));
+        }
+        let listed = hosts(&["a.example", "10.0.0.0/8", "1.1.1.1:53"]);
+        assert_eq!(listed.check_addresses("a.example", found(), 443), Ok(found()));
+        for (host, port, allowed) in [
+            (public, 53, true),
+            (public, 443, false),
+            (private, 80, true),
+            ("64:ff9b::7f00:1", 80, false),
+        ] {
+            assert_eq!(listed.check_host(host, port).is_ok(), allowed, "{host}:{port}");
+        }
+        let guarded = listed.guarded();
+        assert_eq!(guarded.check_host(private, 80), Err(HostRefusal::InternalAddress));
+        assert!(guarded.check_host(public, 53).is_ok());
+        let everywhere = AllowedHosts::public(Vec::new());
+        for (host, allowed) in [(public, true), (private, false), ("64:ff9b:1::1.1.1.1", false)] {
+            assert_eq!(everywhere.check_host(host, 443).is_ok(), allowed, "{host}");
+        }
     }
 
     #[test]

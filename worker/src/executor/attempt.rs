@@ -45,7 +45,7 @@ pub(crate) async fn execute<R: WorkRecipe>(
         };
         if let Some(answer) = answer {
             ctx.phases.parked(None);
-            ctx.scratch_creation.ended().await;
+            ctx.scratch_work.ended().await;
             return answer;
         }
         if let Some(provider) = &provider {
@@ -72,7 +72,7 @@ async fn run_attempt<R: WorkRecipe>(
 ) -> Option<Finished<R::Record>> {
     let mut run = recipe();
     if parking.begin_attempt().await == WaitOutcome::Stopped {
-        return Some(run.finished(Some(Phase::Queued)));
+        return Some(run.finished(Some(Phase::Queued)).await);
     }
     let mut ended = run_phases(&mut run).await;
     let phase = run.attempt().timing.phase();
@@ -104,7 +104,7 @@ async fn run_attempt<R: WorkRecipe>(
         run.settle_errors().await;
     }
     tear_down(&mut run, ended != AttemptEnd::Ran, parking).await;
-    Some(run.finished((ended != AttemptEnd::Ran).then_some(phase)))
+    Some(run.finished((ended != AttemptEnd::Ran).then_some(phase)).await)
 }
 
 /// Runs the phases before the collection.
@@ -200,6 +200,8 @@ async fn discard_attempt<R: WorkRecipe>(run: &mut R) {
             tracing::debug!("an environment was not created: {error}");
         }
     }
+    // A writer that is left would write into the files of the next attempt.
+    attempt.scratch_work.ended().await;
     // Files that remain are overwritten, or the next attempt reports an error about them.
     let _left = tokio::fs::remove_dir_all(&attempt.scratch).await;
 }

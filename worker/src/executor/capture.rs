@@ -3,18 +3,23 @@
 //! Large output never fills the disk: the first [`limits::CAPTURE_HEAD_BYTES`] of a stream go to
 //! its file as they come, the last [`limits::CAPTURE_TAIL_BYTES`] are held in memory, and a line
 //! between them states the number of bytes left out.
+//!
+//! Blocking threads write the files, so a command and its output never wait for a disk. What a disk has
+//! not yet taken is held in memory: at most the beginning of a stream.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use rollout_protocol::limits;
 
+use super::context::ScratchWork;
 use crate::environment::{OutputSink, OutputStream};
 use crate::fs_make::make_directory;
 use crate::secrets::{RedactingStream, RedactionStyle, Redactor};
+use crate::supervise::{self, BlockingDrop};
 use crate::warning_limiter::WarningLimiter;
 
 /// Directories above that of a file which may be missing: `steps/<name>/logs`. More are missing if
@@ -24,13 +29,17 @@ const DIRECTORIES_ABOVE: u32 = 3;
 /// Longest excerpt of standard error in an error message.
 const STDERR_SUMMARY_BYTES: usize = 400;
 
+/// Bytes of the beginning, and of the end, of output of which only the last lines are quoted.
+const QUOTED_BYTES: u64 = 16 * 1024;
+
 /// Output that a disk did not take. Every stream of every script fails on one that takes nothing.
 static UNWRITTEN: WarningLimiter = WarningLimiter::new();
 
 /// The captured output of one script.
 #[derive(Debug)]
 pub struct Capture {
-    streams: [Mutex<StreamCapture>; 2],
+    streams: [Arc<StreamCapture>; 2],
+    scratch: ScratchWork,
 }
 
 /// A captured stream.
@@ -45,48 +54,103 @@ pub struct CapturedStream {
 }
 
 impl Capture {
-    /// Captures into two files, created at the first byte or at the end. Creates their directory if
-    /// it is missing.
-    pub fn new(stdout: PathBuf, stderr: PathBuf, redactor: &Redactor) -> Self {
-        Self::with_bounds(
-            [stdout, stderr],
-            redactor,
-            limits::CAPTURE_HEAD_BYTES,
-            limits::CAPTURE_TAIL_BYTES,
-        )
+    /// Captures into two files of a scratch directory, created at the first byte or at the end. Creates
+    /// their directory if it is missing.
+    pub fn new(
+        stdout: PathBuf,
+        stderr: PathBuf,
+        redactor: &Redactor,
+        scratch: &ScratchWork,
+    ) -> Self {
+        let (head, tail) = (limits::CAPTURE_HEAD_BYTES, limits::CAPTURE_TAIL_BYTES);
+        Self::with_bounds([stdout, stderr], redactor, scratch, head, tail)
     }
 
-    fn with_bounds(files: [PathBuf; 2], redactor: &Redactor, head: u64, tail: u64) -> Self {
-        Self { streams: files.map(|f| Mutex::new(StreamCapture::new(f, redactor, head, tail))) }
+    /// The same for output that is not kept, but quoted.
+    pub(crate) fn for_quotes(
+        files: [PathBuf; 2],
+        redactor: &Redactor,
+        scratch: &ScratchWork,
+    ) -> Self {
+        Self::with_bounds(files, redactor, scratch, QUOTED_BYTES, QUOTED_BYTES)
+    }
+
+    fn with_bounds(
+        files: [PathBuf; 2],
+        redactor: &Redactor,
+        scratch: &ScratchWork,
+        head: u64,
+        tail: u64,
+    ) -> Self {
+        let stream = |file| Arc::new(StreamCapture::new(file, redactor, head, tail));
+        Self { streams: files.map(stream), scratch: scratch.clone() }
     }
 
     /// Ends the capture; later writes are ignored.
     ///
     /// # Errors
     /// The first error of the local disk.
-    pub fn finish(&self) -> io::Result<[CapturedStream; 2]> {
-        let [stdout, stderr] =
-            [OutputStream::Stdout, OutputStream::Stderr].map(|s| self.stream(s).finish());
-        Ok([stdout?, stderr?])
+    pub async fn finish(&self) -> io::Result<[CapturedStream; 2]> {
+        self.finish_and_read(Ok).await
     }
 
-    fn stream(&self, stream: OutputStream) -> MutexGuard<'_, StreamCapture> {
-        self.streams[stream as usize].lock().expect("nothing panics while it holds a stream")
+    /// Ends the capture and reads its files.
+    ///
+    /// # Errors
+    /// The first error of the local disk.
+    pub(crate) async fn finish_and_read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce([CapturedStream; 2]) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let (streams, running) = (self.streams.clone(), self.scratch.begin());
+        let work = move || {
+            let read = finish(&streams).and_then(read);
+            drop(running);
+            read
+        };
+        supervise::blocking(work).await
     }
+
+    /// Ends the capture like [`finish`](Self::finish). Blocks.
+    ///
+    /// # Errors
+    /// The first error of the local disk.
+    pub(crate) fn finish_blocking(&self) -> io::Result<[CapturedStream; 2]> {
+        finish(&self.streams)
+    }
+}
+
+fn finish(streams: &[Arc<StreamCapture>; 2]) -> io::Result<[CapturedStream; 2]> {
+    let [stdout, stderr] = streams.each_ref().map(|stream| stream.finish());
+    Ok([stdout?, stderr?])
 }
 
 impl OutputSink for Capture {
     fn write(&self, stream: OutputStream, bytes: &[u8]) {
-        self.stream(stream).write(bytes);
+        let stream = &self.streams[stream as usize];
+        if stream.state().take(bytes) {
+            let (stream, running) = (Arc::clone(stream), self.scratch.begin());
+            supervise::start_blocking(move || {
+                stream.write_clean();
+                drop(running);
+            });
+        }
     }
 }
 
+/// A stream and its file. Who locks both locks the file first.
 #[derive(Debug)]
 struct StreamCapture {
     path: PathBuf,
-    file: Option<File>,
-    failed: Option<io::Error>,
     redactor: Redactor,
+    /// Never locked while a disk is waited for.
+    state: Mutex<CaptureState>,
+    /// Locked by blocking threads only.
+    file: Mutex<CaptureFile>,
+}
+
+#[derive(Debug)]
+struct CaptureState {
     /// The stream, until the head is full.
     head: Option<RedactingStream>,
     head_left: u64,
@@ -97,17 +161,31 @@ struct StreamCapture {
     replaced: usize,
     omitted: u64,
     total: u64,
+    /// Bytes of the head that are not yet written.
     clean: Vec<u8>,
+    /// Whether a blocking thread writes them.
+    is_writing: bool,
     finished: bool,
+}
+
+/// The rest of a stream at its end, still with secrets.
+struct CaptureRest {
+    clean: Vec<u8>,
+    head: Option<RedactingStream>,
+    tail: Vec<u8>,
+    replaced: usize,
+    omitted: u64,
+}
+
+#[derive(Debug, Default)]
+struct CaptureFile {
+    file: Option<BlockingDrop<File>>,
+    failed: Option<io::Error>,
 }
 
 impl StreamCapture {
     fn new(path: PathBuf, redactor: &Redactor, head: u64, tail: u64) -> Self {
-        Self {
-            path,
-            file: None,
-            failed: None,
-            redactor: redactor.clone(),
+        let state = CaptureState {
             head: Some(redactor.stream(RedactionStyle::Marker)),
             head_left: head,
             tail: VecDeque::new(),
@@ -116,13 +194,61 @@ impl StreamCapture {
             omitted: 0,
             total: 0,
             clean: Vec::new(),
+            is_writing: false,
             finished: false,
+        };
+        let redactor = redactor.clone();
+        Self { path, redactor, state: Mutex::new(state), file: Mutex::default() }
+    }
+
+    /// Writes the clean bytes until there are none. Blocks.
+    fn write_clean(&self) {
+        let mut file = self.file();
+        loop {
+            let clean = {
+                let mut state = self.state();
+                state.is_writing = !state.clean.is_empty();
+                if !state.is_writing {
+                    return;
+                }
+                std::mem::take(&mut state.clean)
+            };
+            file.write(&self.path, &clean);
         }
     }
 
-    fn write(&mut self, bytes: &[u8]) {
+    /// Ends the stream; ending it again returns the same result and leaves the file alone. Blocks.
+    fn finish(&self) -> io::Result<CapturedStream> {
+        let mut file = self.file();
+        let (rest, total_bytes, truncated) = self.state().end();
+        if let Some(rest) = rest {
+            file.open(&self.path);
+            file.write(&self.path, &rest.into_clean(&self.redactor));
+            file.close();
+        }
+        match &file.failed {
+            Some(error) => Err(match error.raw_os_error() {
+                Some(number) => io::Error::from_raw_os_error(number),
+                None => io::Error::new(error.kind(), error.to_string()),
+            }),
+            None => Ok(CapturedStream { file: self.path.clone(), total_bytes, truncated }),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, CaptureState> {
+        self.state.lock().expect("nothing panics while it holds a stream")
+    }
+
+    fn file(&self) -> MutexGuard<'_, CaptureFile> {
+        self.file.lock().expect("nothing panics while it holds a stream")
+    }
+}
+
+impl CaptureState {
+    /// Takes the next bytes. Returns whether there are some to write that nothing writes yet.
+    fn take(&mut self, bytes: &[u8]) -> bool {
         if self.finished {
-            return;
+            return false;
         }
         self.total += bytes.len() as u64;
         let now = bytes.len().min(usize::try_from(self.head_left).unwrap_or(usize::MAX));
@@ -130,7 +256,6 @@ impl StreamCapture {
         if let Some(head) = &mut self.head {
             head.push(first, &mut self.clean);
             self.head_left -= first.len() as u64;
-            self.write_clean();
         }
         if self.head_left == 0
             && let Some(head) = self.head.take()
@@ -141,6 +266,9 @@ impl StreamCapture {
             self.replaced = replaced;
         }
         self.push_tail(rest);
+        let begins = !self.clean.is_empty() && !self.is_writing;
+        self.is_writing |= begins;
+        begins
     }
 
     /// Adds bytes to the tail and drops the oldest.
@@ -152,71 +280,69 @@ impl StreamCapture {
         self.omitted += (bytes.len() - useful.len() + over) as u64;
     }
 
-    /// Ends the stream; ending it again returns the same result and leaves the file alone.
-    fn finish(&mut self) -> io::Result<CapturedStream> {
-        let truncated = self.omitted > 0;
-        if !self.finished {
-            self.finished = true;
-            self.write_tail(truncated);
-        }
-        match &self.failed {
-            Some(error) => Err(match error.raw_os_error() {
-                Some(number) => io::Error::from_raw_os_error(number),
-                None => io::Error::new(error.kind(), error.to_string()),
-            }),
-            None => {
-                Ok(CapturedStream { file: self.path.clone(), total_bytes: self.total, truncated })
-            }
-        }
+    /// Ends the stream. Returns what is left of it at the first call, its bytes, and whether some of them
+    /// are left out.
+    fn end(&mut self) -> (Option<CaptureRest>, u64, bool) {
+        let is_first = !std::mem::replace(&mut self.finished, true);
+        let rest = is_first.then(|| CaptureRest {
+            clean: std::mem::take(&mut self.clean),
+            head: self.head.take(),
+            tail: std::mem::take(&mut self.tail).into(),
+            replaced: self.replaced,
+            omitted: self.omitted,
+        });
+        (rest, self.total, self.omitted > 0)
     }
+}
 
-    fn write_tail(&mut self, truncated: bool) {
-        if let Some(head) = self.head.take() {
-            head.finish(&mut self.clean);
+impl CaptureRest {
+    fn into_clean(self, redactor: &Redactor) -> Vec<u8> {
+        let Self { mut clean, head, tail, replaced, omitted } = self;
+        if let Some(head) = head {
+            head.finish(&mut clean);
         }
-        let tail: Vec<u8> = std::mem::take(&mut self.tail).into();
-        if truncated {
-            let skip = self.redactor.overlap();
-            let omitted = self.omitted + skip as u64 - self.replaced as u64;
+        if omitted > 0 {
+            let skip = redactor.overlap();
+            let omitted = omitted + skip as u64 - replaced as u64;
             let mark = format!("\n[… {omitted} bytes left out …]\n");
-            self.clean.extend_from_slice(mark.as_bytes());
-            self.redactor.bytes(&tail, skip, &mut self.clean);
+            clean.extend_from_slice(mark.as_bytes());
+            redactor.bytes(&tail, skip, &mut clean);
         } else {
-            self.redactor.bytes(&tail, self.replaced, &mut self.clean);
+            redactor.bytes(&tail, replaced, &mut clean);
         }
-        self.open();
-        self.write_clean();
-        self.file = None;
+        clean
     }
+}
 
-    /// Writes the clean bytes. After an error the rest of the stream is dropped: the script
-    /// continues.
-    fn write_clean(&mut self) {
-        if !self.clean.is_empty() {
-            self.open();
-            if let Some(file) = &mut self.file
-                && let Err(error) = file.write_all(&self.clean)
-            {
-                self.fail(error);
-            }
-            self.clean.clear();
+impl CaptureFile {
+    /// Writes bytes. After an error the rest of the stream is dropped: the script continues.
+    fn write(&mut self, path: &Path, bytes: &[u8]) {
+        self.open(path);
+        if let Some(file) = &mut self.file
+            && let Err(error) = file.write_all(bytes)
+        {
+            self.fail(path, error);
         }
     }
 
-    fn open(&mut self) {
+    fn open(&mut self, path: &Path) {
         if self.file.is_none() && self.failed.is_none() {
-            match create_file(&self.path) {
-                Ok(file) => self.file = Some(file),
-                Err(error) => self.fail(error),
+            match create_file(path) {
+                Ok(file) => self.file = Some(BlockingDrop::new(file)),
+                Err(error) => self.fail(path, error),
             }
         }
     }
 
-    fn fail(&mut self, error: io::Error) {
-        let path = self.path.display();
-        UNWRITTEN.warn(&format_args!("cannot write captured output to {path}: {error}"));
-        self.file = None;
+    fn fail(&mut self, path: &Path, error: io::Error) {
+        let shown = path.display();
+        UNWRITTEN.warn(&format_args!("cannot write captured output to {shown}: {error}"));
+        self.close();
         self.failed = Some(error);
+    }
+
+    fn close(&mut self) {
+        drop(self.file.take().map(BlockingDrop::into_inner));
     }
 }
 
@@ -232,6 +358,7 @@ fn create_file(path: &Path) -> io::Result<File> {
 }
 
 /// The last `max_bytes` of a captured file as text, after a line with the number of bytes left out.
+/// Blocks.
 ///
 /// # Errors
 /// Errors of the local disk.
@@ -253,9 +380,9 @@ pub fn read_tail(captured: &CapturedStream, max_bytes: usize) -> io::Result<Stri
 }
 
 /// The last lines of a script's standard error, on one line.
-pub fn stderr_summary(capture: &Capture) -> String {
-    let Ok([_, stderr]) = capture.finish() else { return String::new() };
-    let Ok(text) = read_tail(&stderr, STDERR_SUMMARY_BYTES) else { return String::new() };
+pub async fn stderr_summary(capture: &Capture) -> String {
+    let read = |[_, stderr]: [CapturedStream; 2]| read_tail(&stderr, STDERR_SUMMARY_BYTES);
+    let Ok(text) = capture.finish_and_read(read).await else { return String::new() };
     let cut = usize::from(text.starts_with("[…"));
     let lines: Vec<&str> =
         text.lines().skip(cut).map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -269,19 +396,25 @@ pub fn stderr_summary(capture: &Capture) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use futures_util::FutureExt as _;
     use proptest::prelude::*;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
 
     const SECRET: &str = "hunter2hunter2";
 
     fn bounded_capture(dir: &Path, head: u64, tail: u64) -> Capture {
         let redactor = Redactor::new([("PASSWORD", SECRET)]);
         let files = [dir.join("new/stdout.txt"), dir.join("new/stderr.txt")];
-        Capture::with_bounds(files, &redactor, head, tail)
+        Capture::with_bounds(files, &redactor, &ScratchWork::default(), head, tail)
     }
 
-    #[test]
-    fn summary_of_standard_error_explains_carriage_returns() {
+    #[tokio::test]
+    async fn summary_of_standard_error_explains_carriage_returns() {
         let note = " (a line of a script ends with CR, as on Windows)";
         for (said, has_note) in [
             ("/tests/test.sh: line 2: $'\\r': command not found\n", true),
@@ -293,58 +426,58 @@ mod tests {
             let dir = tempfile::tempdir().expect("a directory");
             let capture = bounded_capture(dir.path(), 1000, 1000);
             capture.write(OutputStream::Stderr, said.as_bytes());
-            assert_eq!(stderr_summary(&capture).ends_with(note), has_note, "{said:?}");
+            assert_eq!(stderr_summary(&capture).await.ends_with(note), has_note, "{said:?}");
         }
     }
 
-    #[test]
-    fn capture_keeps_stdout_and_stderr_separate() {
+    #[tokio::test]
+    async fn capture_keeps_stdout_and_stderr_separate() {
         let dir = tempfile::tempdir().expect("a directory");
         let capture = bounded_capture(dir.path(), 100, 100);
         assert!(!dir.path().join("new").exists(), "nothing is made before there is something");
         capture.write(OutputStream::Stdout, b"one ");
         capture.write(OutputStream::Stdout, b"two");
-        let [stdout, stderr] = capture.finish().expect("written");
+        let [stdout, stderr] = capture.finish().await.expect("written");
         capture.write(OutputStream::Stdout, b"too late");
         assert_eq!(std::fs::read(&stdout.file).expect("readable"), b"one two");
         assert_eq!((stdout.total_bytes, stdout.truncated), (7, false));
         assert_eq!(std::fs::read(&stderr.file).expect("readable"), b"");
     }
 
-    #[test]
-    fn output_of_a_run_whose_directory_is_gone_makes_no_new_one() {
+    #[tokio::test]
+    async fn output_of_a_run_whose_directory_is_gone_makes_no_new_one() {
         let dir = tempfile::tempdir().expect("a directory");
         let scratch = dir.path().join("run/.work/workers/w-1/scratch/exec");
         std::fs::create_dir_all(&scratch).expect("made");
         let redactor = Redactor::new([("PASSWORD", SECRET)]);
-        let output = |directory: &str| {
+        let output = async |directory: &str| {
             let [stdout, stderr] =
                 ["stdout.txt", "stderr.txt"].map(|name| scratch.join(directory).join(name));
-            let capture = Capture::new(stdout, stderr, &redactor);
+            let capture = Capture::new(stdout, stderr, &redactor, &ScratchWork::default());
             capture.write(OutputStream::Stdout, b"said");
-            capture.finish()
+            capture.finish().await
         };
-        assert!(output("steps/first/logs/verifier").is_ok(), "the deepest directory");
+        assert!(output("steps/first/logs/verifier").await.is_ok(), "the deepest directory");
         std::fs::rename(dir.path().join("run"), dir.path().join("moved")).expect("moved");
         for directory in ["command", "steps/first/logs/verifier"] {
-            let error = output(directory).expect_err("its directory is gone");
+            let error = output(directory).await.expect_err("its directory is gone");
             assert_eq!(error.kind(), io::ErrorKind::NotFound, "{directory}");
             assert!(!dir.path().join("run").exists(), "{directory}");
         }
     }
 
-    #[test]
-    fn capture_finished_twice_returns_same_files() {
+    #[tokio::test]
+    async fn capture_finished_twice_returns_same_files() {
         let dir = tempfile::tempdir().expect("a directory");
         let capture = bounded_capture(dir.path(), 100, 100);
         capture.write(OutputStream::Stderr, b"last words");
-        let first = capture.finish().expect("written");
-        assert_eq!(capture.finish().expect("written"), first);
+        let first = capture.finish().await.expect("written");
+        assert_eq!(capture.finish().await.expect("written"), first);
         assert_eq!(std::fs::read(&first[1].file).expect("readable"), b"last words");
     }
 
-    #[test]
-    fn capture_above_limit_keeps_head_and_tail() {
+    #[tokio::test]
+    async fn capture_above_limit_keeps_head_and_tail() {
         let dir = tempfile::tempdir().expect("a directory");
         let capture = bounded_capture(dir.path(), 1000, 1000);
         let line = b"0123456789abcde\n".repeat(4096);
@@ -352,7 +485,7 @@ mod tests {
             capture.write(OutputStream::Stdout, &line);
         }
         capture.write(OutputStream::Stdout, b"the end");
-        let [stdout, _] = capture.finish().expect("written");
+        let [stdout, _] = capture.finish().await.expect("written");
         let text = std::fs::read_to_string(&stdout.file).expect("text");
         assert!(stdout.truncated && text.len() < 2100, "{}", text.len());
         assert!(text.starts_with("0123456789abcde\n0123") && text.ends_with("the end"));
@@ -369,26 +502,51 @@ mod tests {
         assert!(said.abs_diff(omitted) < 40, "{said} {omitted}");
     }
 
-    #[test]
-    fn capture_inline_tail_is_bounded_and_counts_omitted() {
+    #[tokio::test]
+    async fn capture_inline_tail_is_bounded_and_counts_omitted() {
         let dir = tempfile::tempdir().expect("a directory");
         let capture = bounded_capture(dir.path(), 10_000, 100);
         capture.write(OutputStream::Stdout, "äöü".repeat(100).as_bytes());
-        let [stdout, stderr] = capture.finish().expect("written");
+        let [stdout, stderr] = capture.finish().await.expect("written");
         assert_eq!(read_tail(&stderr, 10).expect("readable"), "");
         assert_eq!(read_tail(&stdout, 600).expect("readable"), "äöü".repeat(100));
         let text = read_tail(&stdout, 11).expect("readable");
         assert_eq!(text, "[… 590 bytes left out …]\nöüäöü");
     }
 
-    #[test]
-    fn capture_overlapping_secrets_at_cut_are_redacted() {
+    #[tokio::test]
+    async fn capture_overlapping_secrets_at_cut_are_redacted() {
         let dir = tempfile::tempdir().expect("a directory");
         let capture = bounded_capture(dir.path(), 52, 1);
         capture.write(OutputStream::Stdout, ("x".repeat(17) + &SECRET.repeat(3)).as_bytes());
-        let [stdout, _] = capture.finish().expect("written");
+        let [stdout, _] = capture.finish().await.expect("written");
         let kept = std::fs::read_to_string(&stdout.file).expect("text");
         assert!(!kept.contains("hunter"), "{kept}");
+    }
+
+    #[tokio::test]
+    async fn output_is_taken_while_its_disk_gives_no_answer() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let scratch = ScratchWork::default();
+        let [stdout, stderr] = ["stdout.txt", "stderr.txt"].map(|name| dir.path().join(name));
+        // Opening it waits for a reader.
+        mknodat(CWD, &stdout, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+        let capture = Capture::new(stdout.clone(), stderr, &Redactor::default(), &scratch);
+        let (taken, is_taken) = mpsc::channel();
+        let reading = supervise::thread("reader", move || {
+            let in_time = is_taken.recv_timeout(Duration::from_secs(10)).is_ok();
+            (in_time, std::fs::read(&stdout))
+        });
+        capture.write(OutputStream::Stdout, b"one ");
+        capture.write(OutputStream::Stdout, b"two");
+        assert!(scratch.ended().now_or_never().is_none(), "it is still to be written");
+        taken.send(()).ok();
+        let [captured, _] = capture.finish().await.expect("written");
+        let (in_time, text) = reading.expect("started").join().expect("no panic");
+        assert!(in_time, "the writes waited for the disk");
+        assert_eq!(text.expect("readable"), b"one two");
+        assert_eq!(captured.total_bytes, 7);
+        scratch.ended().await;
     }
 
     proptest! {
@@ -402,6 +560,8 @@ mod tests {
             tail in 1u64..60,
         ) {
             let dir = tempfile::tempdir().expect("a directory");
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            let _entered = runtime.enter();
             let capture = bounded_capture(dir.path(), head, tail);
             let text = "x".repeat(before) + &SECRET.repeat(times) + &"y".repeat(after);
             let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (text.len() + 1)).collect();
@@ -410,7 +570,7 @@ mod tests {
             for pair in cuts.windows(2) {
                 capture.write(OutputStream::Stdout, &text.as_bytes()[pair[0]..pair[1]]);
             }
-            let [stdout, _] = capture.finish().expect("written");
+            let [stdout, _] = capture.finish_blocking().expect("written");
             let kept = std::fs::read_to_string(&stdout.file).expect("text");
             for length in 3..SECRET.len() {
                 prop_assert!(!kept.contains(&SECRET[..length]), "{kept}");

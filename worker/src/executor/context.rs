@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,7 +14,7 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
 use rollout_protocol::wire::control::StopLevel;
-use tokio::sync::{Mutex, OwnedMutexGuard, watch};
+use tokio::sync::{Notify, watch};
 
 use super::control::ControlMailbox;
 use super::errors::SetupError;
@@ -38,8 +39,8 @@ pub struct ExecutionContext {
     /// A directory for this execution alone. [`ExecutionContext::create_scratch`] creates it, so
     /// that an execution that needs none costs none.
     pub scratch: PathBuf,
-    /// Its creation, if it goes on.
-    pub scratch_creation: ScratchCreation,
+    /// Blocking work in it that goes on.
+    pub scratch_work: ScratchWork,
     /// The requested stop level, if any.
     pub stop: watch::Receiver<Option<StopLevel>>,
     /// Receives every phase that begins.
@@ -56,19 +57,55 @@ pub struct ExecutionContext {
     pub event_log: Arc<dyn EventLogSink>,
 }
 
-/// The creation of a scratch directory. It goes on when the work that asked for it is dropped.
+/// Blocking work in a scratch directory. It goes on when the future that asked for it is dropped.
 #[derive(Debug, Clone, Default)]
-pub struct ScratchCreation(Arc<Mutex<()>>);
+pub struct ScratchWork(Arc<ScratchWorkState>);
 
-impl ScratchCreation {
-    /// Begins a creation, which goes on until the guard is dropped.
-    pub(crate) async fn begin(&self) -> OwnedMutexGuard<()> {
-        Arc::clone(&self.0).lock_owned().await
+#[derive(Debug, Default)]
+struct ScratchWorkState {
+    running: AtomicUsize,
+    /// Notified when nothing runs any more.
+    ended: Notify,
+    /// Held during a creation of the directory.
+    creation: Mutex<()>,
+}
+
+/// Work that runs until this is dropped.
+#[derive(Debug)]
+pub(crate) struct RunningScratchWork(Arc<ScratchWorkState>);
+
+impl ScratchWork {
+    /// Begins work.
+    pub(crate) fn begin(&self) -> RunningScratchWork {
+        self.0.running.fetch_add(1, Ordering::Relaxed);
+        RunningScratchWork(Arc::clone(&self.0))
     }
 
-    /// Waits until none goes on: nothing may appear in the directory after the execution has ended.
+    /// Waits until nothing runs: nothing may appear in the directory after the execution has ended.
     pub(crate) async fn ended(&self) {
-        drop(self.0.lock().await);
+        loop {
+            // It hears of an end from here on.
+            let ended = self.0.ended.notified();
+            if self.0.running.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            ended.await;
+        }
+    }
+}
+
+impl RunningScratchWork {
+    /// Waits until no other work creates the directory. Blocks.
+    pub(crate) fn lock_creation(&self) -> MutexGuard<'_, ()> {
+        self.0.creation.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for RunningScratchWork {
+    fn drop(&mut self) {
+        if self.0.running.fetch_sub(1, Ordering::Release) == 1 {
+            self.0.ended.notify_waiters();
+        }
     }
 }
 

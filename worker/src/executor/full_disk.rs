@@ -43,12 +43,12 @@ impl FullDisk {
         if let Some(disk) = disks.failed_since(evidence.began).await {
             return Some(Self { disk, code: ErrorCode::DISK_FAILED, excess: None });
         }
-        let seen = disks.full_since(evidence.began).await;
-        let disk = seen.or_else(|| {
-            // The execution's output may have met one between two checks of the disks.
-            let met = evidence.has_lost_output();
-            met.then(|| "a disk of this host was full".to_owned())
-        })?;
+        let mut seen = disks.full_since(evidence.began).await;
+        // The execution's output may have met one between two checks of the disks.
+        if seen.is_none() && evidence.has_lost_output().await {
+            seen = Some("a disk of this host was full".to_owned());
+        }
+        let disk = seen?;
         let mut excess = None;
         for environment in evidence.environments {
             if let Err(failure) = environment.check_storage().await {
@@ -75,10 +75,17 @@ impl FullDisk {
 
 impl DiskFullEvidence<'_> {
     /// Whether output was lost because a disk was full.
-    fn has_lost_output(&self) -> bool {
+    async fn has_lost_output(&self) -> bool {
+        if self.errors.iter().any(|error| error.code == ErrorCode::DISK_FULL) {
+            return true;
+        }
         let full = |error| Shortage::from_io_error(&error) == Some(Shortage::Disk);
-        self.errors.iter().any(|error| error.code == ErrorCode::DISK_FULL)
-            || self.captures.iter().any(|capture| capture.finish().is_err_and(full))
+        for capture in &self.captures {
+            if capture.finish().await.is_err_and(full) {
+                return true;
+            }
+        }
+        false
     }
 }
 

@@ -24,9 +24,13 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Path of the log of a failed image build, below the execution's output directory.
 pub(crate) const BUILD_LOG: &str = "setup/build.log";
 
+/// Extension of the file beside it that has no secrets.
+const MASKED_EXTENSION: &str = "masked.log";
+
 /// The log of an image build. It is kept when the build ends the execution.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct BuildLog {
+    /// Written by the provider, with secrets: proxies have some. The provider may still write it after a stop.
     file: PathBuf,
     building: bool,
 }
@@ -37,28 +41,29 @@ impl BuildLog {
         Self { file: scratch.join(BUILD_LOG), building: false }
     }
 
-    /// The file and size of the log of an unsuccessful build, if the provider wrote one.
-    pub(crate) fn finished_file(&self) -> Option<(PathBuf, u64)> {
-        let file = self.building.then(|| self.file.clone())?;
-        let found = fs::symlink_metadata(&file).ok()?;
-        found.is_file().then_some((file, found.len()))
+    /// Whether a build has begun and made no image: there may be a log.
+    pub(crate) const fn is_unfinished(&self) -> bool {
+        self.building
     }
-}
 
-impl BuildLog {
-    /// Masks secrets in the log of an unsuccessful build: its proxies may have some. A log that cannot be
-    /// masked is removed.
-    pub(crate) fn mask(&self, redactor: &Redactor) {
-        let Some((file, _)) = self.finished_file().filter(|_| !redactor.is_empty()) else { return };
-        let masked = fs::read(&file).and_then(|text| {
+    /// Writes the log of an unsuccessful build without secrets, if the provider wrote one. Returns that
+    /// file, which nothing else writes, and its size. A log that cannot be masked is left out. Blocks.
+    pub(crate) fn write_masked(&self, redactor: &Redactor) -> Option<(PathBuf, u64)> {
+        if !self.building || !fs::symlink_metadata(&self.file).ok()?.is_file() {
+            return None;
+        }
+        let masked = self.file.with_extension(MASKED_EXTENSION);
+        let written = fs::read(&self.file).and_then(|text| {
             let mut clean = Vec::with_capacity(text.len());
             redactor.bytes(&text, 0, &mut clean);
-            fs::write(&file, clean)
+            fs::write(&masked, &clean)?;
+            Ok(clean.len() as u64)
         });
-        if let Err(error) = masked {
-            tracing::warn!("cannot mask the log of a build, which is left out: {error}");
-            if let Err(error) = fs::remove_file(&file) {
-                tracing::error!("cannot remove the log of a build: {error}");
+        match written {
+            Ok(bytes) => Some((masked, bytes)),
+            Err(error) => {
+                tracing::warn!("cannot mask the log of a build, which is left out: {error}");
+                None
             }
         }
     }
@@ -142,4 +147,27 @@ pub async fn prepare_image(
     prepared.unwrap_or_else(|| {
         Err(Failure::new(FailureKind::TimedOut, "the provider did not answer in time"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn build_log_that_is_written_after_its_end_changes_no_masked_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let redactor = Redactor::new([("PASSWORD", "hunter2hunter2")]);
+        let mut log = BuildLog::new(dir.path());
+        fs::create_dir_all(log.file.parent().expect("a directory")).expect("made");
+        fs::write(&log.file, "at hunter2hunter2@proxy").expect("written");
+        assert_eq!(log.write_masked(&redactor), None, "no build has begun");
+        log.building = true;
+        let (masked, bytes) = log.write_masked(&redactor).expect("a log");
+        fs::write(&log.file, "once more at hunter2hunter2@proxy").expect("written");
+        let text = fs::read_to_string(masked).expect("a text");
+        assert_eq!(text, "at [redacted:PASSWORD]@proxy");
+        assert_eq!(bytes, text.len() as u64);
+        fs::remove_file(&log.file).expect("removed");
+        assert_eq!(log.write_masked(&redactor), None, "there is none");
+    }
 }

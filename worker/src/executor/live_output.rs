@@ -5,10 +5,14 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rollout_protocol::limits;
 use rollout_protocol::wire::output::{OutputCursor, OutputPiece};
+
+use super::context::ScratchWork;
+use crate::supervise;
 
 /// Name of the list of captures, in the order in which they began: a directory each line.
 const LIST: &str = "captures.txt";
@@ -22,11 +26,57 @@ const MIN_PIECE_BYTES: u64 = 64;
 /// Names of the files of a capture.
 const STREAMS: [&str; 2] = ["stdout.txt", "stderr.txt"];
 
-/// Adds a capture to the list. Without the list, output cannot be followed; nothing else needs it.
-pub(crate) fn note_capture(scratch: &Path, directory: &str) {
-    let list = OpenOptions::new().append(true).create(true).open(scratch.join(LIST));
-    if let Err(error) = list.and_then(|mut list| writeln!(list, "{directory}")) {
-        tracing::debug!("cannot note a capture in {}: {error}", scratch.display());
+/// The list of the captures in a scratch directory. Without it, output cannot be followed; nothing else
+/// needs it, and nothing waits until it is written.
+#[derive(Debug)]
+pub(crate) struct CaptureList {
+    lines: Arc<CaptureLines>,
+    scratch: ScratchWork,
+}
+
+#[derive(Debug)]
+struct CaptureLines {
+    file: PathBuf,
+    /// Lines that are not yet written.
+    new: Mutex<String>,
+    /// Held while lines are written, so that they keep their order.
+    writing: Mutex<()>,
+}
+
+impl CaptureList {
+    /// The list of a scratch directory.
+    pub(crate) fn new(directory: &Path, scratch: &ScratchWork) -> Self {
+        let (new, writing) = (Mutex::default(), Mutex::default());
+        let lines = CaptureLines { file: directory.join(LIST), new, writing };
+        Self { lines: Arc::new(lines), scratch: scratch.clone() }
+    }
+
+    /// Adds a capture.
+    pub(crate) fn add(&self, directory: &str) {
+        let mut new = self.lines.new.lock().unwrap_or_else(PoisonError::into_inner);
+        let begins = new.is_empty();
+        new.push_str(directory);
+        new.push('\n');
+        drop(new);
+        if begins {
+            let (lines, running) = (Arc::clone(&self.lines), self.scratch.begin());
+            supervise::start_blocking(move || {
+                lines.write();
+                drop(running);
+            });
+        }
+    }
+}
+
+impl CaptureLines {
+    fn write(&self) {
+        let one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = std::mem::take(&mut *self.new.lock().unwrap_or_else(PoisonError::into_inner));
+        let list = OpenOptions::new().append(true).create(true).open(&self.file);
+        if let Err(error) = list.and_then(|mut list| list.write_all(new.as_bytes())) {
+            tracing::debug!("cannot note captures in {}: {error}", self.file.display());
+        }
+        drop(one);
     }
 }
 
@@ -108,9 +158,11 @@ mod tests {
         (path.to_owned(), text.to_owned())
     }
 
-    #[test]
-    fn output_is_read_once_in_the_order_of_captures() {
+    #[tokio::test]
+    async fn output_is_read_once_in_the_order_of_captures() {
         let dir = tempfile::tempdir().expect("a directory");
+        let scratch = ScratchWork::default();
+        let list = CaptureList::new(dir.path(), &scratch);
         let write = |path: &str, bytes: &[u8]| {
             let path = dir.path().join(path);
             std::fs::create_dir_all(path.parent().expect("below")).expect("a directory");
@@ -119,8 +171,9 @@ mod tests {
         };
         let mut cursor = OutputCursor::default();
         assert!(read_all(dir.path(), &mut cursor).is_empty(), "no list yet");
-        note_capture(dir.path(), "setup");
-        note_capture(dir.path(), "command");
+        list.add("setup");
+        list.add("command");
+        scratch.ended().await;
         write("command/stdout.txt", "one ä".as_bytes());
         let end = "ö".as_bytes();
         write("command/stdout.txt", &end[..1]);
@@ -130,8 +183,9 @@ mod tests {
         let new = [piece("command/stdout.txt", "ö"), piece("command/stderr.txt", "warn")];
         assert_eq!(read_all(dir.path(), &mut cursor), new);
         assert!(read_all(dir.path(), &mut cursor).is_empty());
-        note_capture(dir.path(), "../outside");
-        note_capture(dir.path(), "logs/verifier");
+        list.add("../outside");
+        list.add("logs/verifier");
+        scratch.ended().await;
         write("logs/verifier/stdout.txt", b"tested");
         assert_eq!(
             read_all(dir.path(), &mut cursor),
@@ -142,7 +196,7 @@ mod tests {
     #[test]
     fn large_output_comes_in_bounded_pieces() {
         let dir = tempfile::tempdir().expect("a directory");
-        note_capture(dir.path(), "command");
+        std::fs::write(dir.path().join(LIST), "command\n").expect("written");
         std::fs::create_dir(dir.path().join("command")).expect("a directory");
         let text = "x".repeat(3 * limits::LIVE_OUTPUT_BYTES as usize + 5);
         std::fs::write(dir.path().join("command/stdout.txt"), &text).expect("written");

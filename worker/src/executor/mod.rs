@@ -10,7 +10,8 @@
 //! * `image`: source and preparation of an image;
 //! * `finished`: the result: a record and the files that become part of it;
 //! * `errors`: the error table;
-//! * `script` and `capture`: one script, its time limit and its output;
+//! * `script` and `capture`: one script, its time limit and its output; `output_files`: the output of an
+//!   execution that has ended;
 //! * `full_disk`: disks of this host that were full during an execution; `removed_environment`:
 //!   environments that were removed from outside; `host_fault`: the error of both;
 //! * `live_output`: output of an execution that runs;
@@ -39,6 +40,7 @@ mod full_disk;
 mod host_fault;
 mod image;
 mod live_output;
+mod output_files;
 mod parking;
 mod recipe;
 mod removed_environment;
@@ -54,7 +56,7 @@ pub use self::collect::{CleanArchive, DirectoryReading, read_directory};
 pub(crate) use self::collect::{CollectionFailure, open_stream, read_sanitized};
 pub(crate) use self::context::{COPY_LIMIT, with_timeout};
 pub use self::context::{
-    DedicatedSlot, ExecutionContext, ExecutionServices, PhaseSink, ScratchCreation, Slot,
+    DedicatedSlot, ExecutionContext, ExecutionServices, PhaseSink, ScratchWork, Slot,
 };
 pub use self::control::{ControlMailbox, MailboxGuard, MailboxRefusal, PendingControl};
 pub use self::environment::{CreationFailure, ManagedEnvironment, RemovalOutcome};
@@ -66,8 +68,9 @@ pub use self::finished::{
 pub(crate) use self::host_fault::FaultedExecution;
 pub use self::image::prepare_image;
 pub(crate) use self::image::{BUILD_LOG, BuildLog, RequestedImage};
-pub(crate) use self::live_output::note_capture;
+pub(crate) use self::live_output::CaptureList;
 pub use self::live_output::read_output;
+pub(crate) use self::output_files::{OutputFiles, finish_outputs};
 pub(crate) use self::recipe::{AttemptState, PhaseInterrupt, WorkRecipe};
 pub(crate) use self::script::ScriptLimit;
 pub use self::script::{NormalExit, ScriptEnd, ScriptRun, kill_processes, run_command, run_until};

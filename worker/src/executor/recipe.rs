@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::capture::Capture;
-use super::context::{ExecutionContext, ExecutionServices, PhaseSink};
+use super::context::{ExecutionContext, ExecutionServices, PhaseSink, ScratchWork};
 use super::environment::{ManagedEnvironment, RemovalOutcome};
 use super::errors;
 use super::finished::Finished;
@@ -69,8 +69,11 @@ pub(crate) trait WorkRecipe: Sized + Send {
     /// over.
     fn start_over(&mut self) {}
 
-    /// The result; `stopped` names the phase that a stop ended.
-    fn finished(self, stopped: Option<Phase>) -> Finished<Self::Record>;
+    /// The result; `stopped` names the phase that a stop ended. Waits for nothing if there are no files.
+    fn finished(
+        self,
+        stopped: Option<Phase>,
+    ) -> impl Future<Output = Finished<Self::Record>> + Send;
 }
 
 /// Why the phases of an attempt do not continue.
@@ -95,6 +98,7 @@ pub(crate) struct AttemptState {
     pub(super) stop: watch::Receiver<Option<StopLevel>>,
     phases: Arc<dyn PhaseSink>,
     pub(super) scratch: PathBuf,
+    pub(super) scratch_work: ScratchWork,
     pub(crate) timing: Timing,
     started_at: Instant,
     pub(crate) redactor: Redactor,
@@ -111,6 +115,7 @@ impl AttemptState {
             stop: ctx.stop.clone(),
             phases: Arc::clone(&ctx.phases),
             scratch: ctx.scratch.clone(),
+            scratch_work: ctx.scratch_work.clone(),
             timing: Timing::begin(),
             started_at: Instant::now(),
             redactor: Redactor::default(),

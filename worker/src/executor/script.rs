@@ -74,7 +74,7 @@ impl ScriptEnd {
             Self::Exited(exit) => Err(ScriptError::Exit {
                 code: exit.code,
                 oom_killed: exit.code == 137 && environment.oom_killed().await,
-                last_words: stderr_summary(capture),
+                last_words: stderr_summary(capture).await,
             }),
             Self::TimedOut => Err(ScriptError::TimedOut { limit, whose }),
             Self::Failed(failure) => Err(ScriptError::Exec(failure)),

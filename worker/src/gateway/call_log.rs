@@ -4,12 +4,15 @@
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rollout_protocol::record::ModelCallLine;
+use tokio::sync::Mutex;
 
+use crate::durable;
 use crate::fs_make::{SCRATCH_DEPTH, make_directory};
-use crate::{durable, supervise};
+use crate::supervise::{self, BlockingDrop};
 
 /// Name of the file.
 pub(crate) const CALLS_FILE: &str = "calls.jsonl";
@@ -18,11 +21,13 @@ pub(crate) const CALLS_FILE: &str = "calls.jsonl";
 #[derive(Debug)]
 pub(crate) struct CallLog {
     path: PathBuf,
-    file: Arc<File>,
-    /// Bytes of whole lines. Locked while a line is appended.
-    bytes: Arc<Mutex<u64>>,
+    file: Arc<BlockingDrop<File>>,
+    /// Bytes of whole lines.
+    bytes: Arc<AtomicU64>,
+    /// Locked while a line is appended: a disk without an answer holds one thread.
+    appending: Arc<Mutex<()>>,
     /// Bytes that are synced. Locked during a sync: those who wait for it share the next one.
-    synced: tokio::sync::Mutex<u64>,
+    synced: Mutex<u64>,
 }
 
 impl CallLog {
@@ -40,8 +45,9 @@ impl CallLog {
             durable::sync_directory(&directory)?;
             io::Result::Ok(file)
         });
-        let file = Arc::new(file.await?);
-        Ok(Self { path, file, bytes: Arc::default(), synced: tokio::sync::Mutex::default() })
+        let file = Arc::new(BlockingDrop::new(file.await?));
+        let (bytes, appending, synced) = (Arc::default(), Arc::default(), Mutex::default());
+        Ok(Self { path, file, bytes, appending, synced })
     }
 
     /// Its path.
@@ -51,7 +57,7 @@ impl CallLog {
 
     /// Bytes of its lines.
     pub(crate) fn bytes(&self) -> u64 {
-        *self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.bytes.load(Ordering::Acquire)
     }
 
     /// Appends a line, which is whole or absent afterwards; returns the position of its end.
@@ -62,18 +68,17 @@ impl CallLog {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
         let (file, bytes) = (Arc::clone(&self.file), Arc::clone(&self.bytes));
-        supervise::blocking(move || {
-            let mut bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Err(error) = (&*file).write_all(&text) {
-                // Part of the line may be there, for instance on a full disk.
-                file.set_len(*bytes)?;
-                (&*file).seek(SeekFrom::Start(*bytes))?;
-                return Err(error);
+        let one = Arc::clone(&self.appending).lock_owned().await;
+        let work = move || {
+            let start = bytes.load(Ordering::Acquire);
+            let end = append_at(&file, start, &text);
+            if let Ok(end) = end {
+                bytes.store(end, Ordering::Release);
             }
-            *bytes += text.len() as u64;
-            Ok(*bytes)
-        })
-        .await
+            drop(one);
+            end
+        };
+        supervise::blocking(work).await
     }
 
     /// Syncs everything up to a position. Concurrent calls share their syncs.
@@ -91,6 +96,17 @@ impl CallLog {
         drop(synced);
         Ok(())
     }
+}
+
+/// Appends to a file of `start` bytes; returns its new length. After an error it has the old one.
+fn append_at(mut file: &File, start: u64, text: &[u8]) -> io::Result<u64> {
+    if let Err(error) = file.write_all(text) {
+        // Part of the line may be there, for instance on a full disk.
+        file.set_len(start)?;
+        file.seek(SeekFrom::Start(start))?;
+        return Err(error);
+    }
+    Ok(start + text.len() as u64)
 }
 
 #[cfg(test)]

@@ -5,12 +5,14 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rollout_protocol::limits::GATEWAY_INLINE_TOKENS;
 use rollout_protocol::record::{CallTokens, TokenSections, TrajectoryRecord};
 
 use crate::durable;
+use crate::supervise::BlockingDrop;
 
 /// Name of the file.
 pub(crate) const TOKENS_FILE: &str = "tokens.bin";
@@ -19,12 +21,14 @@ pub(crate) const TOKENS_FILE: &str = "tokens.bin";
 #[derive(Debug)]
 pub(crate) struct TokenFile {
     path: PathBuf,
+    is_made: AtomicBool,
+    /// Locked by blocking threads only.
     written: Mutex<Option<WrittenTokens>>,
 }
 
 #[derive(Debug)]
 struct WrittenTokens {
-    file: File,
+    file: BlockingDrop<File>,
     /// Bytes of whole sections. What is behind them belongs to none.
     bytes: u64,
 }
@@ -32,13 +36,13 @@ struct WrittenTokens {
 impl TokenFile {
     /// The file of a directory.
     pub(crate) fn new(directory: &Path) -> Self {
-        Self { path: directory.join(TOKENS_FILE), written: Mutex::default() }
+        let (is_made, written) = (AtomicBool::new(false), Mutex::default());
+        Self { path: directory.join(TOKENS_FILE), is_made, written }
     }
 
     /// Its path, if it was made.
     pub(crate) fn path(&self) -> Option<&Path> {
-        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        written.as_ref().map(|_| self.path.as_path())
+        self.is_made.load(Ordering::Acquire).then_some(self.path.as_path())
     }
 
     /// Moves the lists of a call to the file. Blocks.
@@ -81,6 +85,7 @@ impl TokenFile {
         if let Some(directory) = self.path.parent() {
             durable::sync_directory(directory)?;
         }
-        Ok(WrittenTokens { file, bytes: 0 })
+        self.is_made.store(true, Ordering::Release);
+        Ok(WrittenTokens { file: BlockingDrop::new(file), bytes: 0 })
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::spec::eval::CommitBundle;
 
 use super::{Git, GitCall, GitError, bundle, is_commit};
+use crate::supervise;
 
 /// Attributes of every path in these repositories, whatever the repository itself says: plain
 /// bytes. Nothing is converted, and no filter applies, in either direction.
@@ -57,23 +58,26 @@ impl BareRepository {
             let reason = "it is not the bundle of a root commit".to_owned();
             return Err(GitError::BadBundle { path: file.to_owned(), reason });
         }
-        let made = std::fs::create_dir_all(dir);
+        let made = tokio::fs::create_dir_all(dir).await;
         made.map_err(|error| GitError::io("create", dir, error))?;
         let bare = Self::from_dir(dir);
         let format = if root.commit.len() == 64 { "sha256" } else { "sha1" };
         let format = format!("--object-format={format}");
         bare.git.call(["init", "-q", "--bare", "--template=", &format]).run().await?;
-        for (path, content) in [
-            ("info/attributes", GIT_ATTRIBUTES.to_owned()),
+        let info = dir.join("info");
+        let files = [
+            (info.join("attributes"), GIT_ATTRIBUTES.to_owned()),
             // Its parents are absent and not needed.
-            ("shallow", format!("{}\n", root.commit)),
-        ] {
-            let path = dir.join(path);
-            let parent = path.parent().expect("two components at least");
-            let written =
-                std::fs::create_dir_all(parent).and_then(|()| std::fs::write(&path, content));
-            written.map_err(|error| GitError::io("write", path, error))?;
-        }
+            (dir.join("shallow"), format!("{}\n", root.commit)),
+        ];
+        let write = move || {
+            std::fs::create_dir_all(&info).map_err(|error| GitError::io("create", &info, error))?;
+            files.into_iter().try_for_each(|(path, content)| {
+                let written = std::fs::write(&path, content);
+                written.map_err(|error| GitError::io("write", path, error))
+            })
+        };
+        supervise::blocking(write).await?;
         bundle::read(&bare, file, root, name, false).await?;
         Ok(bare)
     }

@@ -209,6 +209,7 @@ impl GitCall<'_> {
         W: tokio::io::AsyncWrite + Unpin,
     {
         let (what, max_bytes) = (self.describe(), self.max_bytes);
+        // Not on a blocking thread: there it could outlive a process that ends at that moment.
         let mut child = self.command().spawn().map_err(GitError::NotStarted)?;
         let mut group = ProcessGroup(child.id().filter(|_| self.git.has_own_process_group()));
         let (stdin, stdout, stderr) =

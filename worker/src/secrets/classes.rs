@@ -171,17 +171,21 @@ fn is_secret_value(value: &str) -> bool {
     let known = PREFIXES.iter().any(|prefix| {
         value.strip_prefix(prefix).is_some_and(|rest| rest.len() >= AFTER_PREFIX_BYTES)
     });
-    known || has_password(value) || is_random(value)
+    known || has_login(value) || is_random(value)
 }
 
-/// Whether it is an address with a password: `scheme://user:password@host`.
-fn has_password(value: &str) -> bool {
+/// Whether it is an address with a secret: `scheme://user:password@host`, or with a user alone that is a
+/// token, as that of HTTP may be. Elsewhere a user alone is one if it looks like a secret.
+fn has_login(value: &str) -> bool {
     let Some((scheme, rest)) = value.split_once("://") else { return false };
     let is_scheme = !scheme.is_empty()
         && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    let password = authority.rsplit_once('@').and_then(|(user, _)| user.split_once(':'));
-    is_scheme && password.is_some_and(|(_, password)| !password.is_empty())
+    let Some((login, _)) = authority.rsplit_once('@') else { return false };
+    let (user, password) = login.split_once(':').unwrap_or((login, ""));
+    let is_http = ["http", "https"].iter().any(|http| scheme.eq_ignore_ascii_case(http));
+    let is_token = is_secret_value(user) || (is_http && !user.is_empty());
+    is_scheme && (!password.is_empty() || is_token)
 }
 
 /// Whether it looks random: one word of letters and digits, which often follow one another, with
@@ -288,6 +292,10 @@ mod tests {
             "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
             "postgres://app:pw@db:5432/x",
             "https://user:p%40ss@host/path",
+            "https://hunter2@host/path",
+            "https://hunter2:@host/path",
+            "HTTP://hunter2@host",
+            "nats://ghp_16C7e42F292c6912E7710c838347Ae178B4a@host:4222",
             "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b",
             "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY1",
             "d41d8cd9-8f00-3204-a980-0998ecf8427e",
@@ -311,6 +319,9 @@ mod tests {
             "gpt-4o-mini-2024-07-18",
             "https://api.example.com:8443/v1",
             "nats://user@host:4222",
+            "ssh://git@host/o/r.git",
+            "https://@host/path",
+            "https://host/@scope/user@1.2",
             "/data/runs/exp2024/step100",
             "2026-11-29T10:57:38.123Z",
             "production_environment_name",

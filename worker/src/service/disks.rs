@@ -97,10 +97,9 @@ async fn give_back_from_failed_disk(shared: &WorkerShared) -> Infallible {
             wait_for_update(&mut changes).await;
         }
         tokio::time::sleep(POLL_INTERVAL).await;
-        let fault = shared.disks.last_failed();
-        let is_hung = |fault: &WriteFault| fault.is_silent && fault.since.elapsed() >= HUNG_AFTER;
-        shared.disk_hung.send_replace(fault.as_ref().is_some_and(is_hung));
-        let Some(fault) = fault.filter(is_due) else { continue };
+        let is_hung = |fault: WriteFault| fault.is_silent && fault.since.elapsed() >= HUNG_AFTER;
+        shared.disk_hung.send_replace(shared.disks.last_faults().any(is_hung));
+        let Some(fault) = shared.disks.last_faults().find(is_due) else { continue };
         let mut count = 0;
         for execution in shared.registry.all() {
             if execution.is_running() && !execution.is_stopped() {

@@ -17,7 +17,7 @@ use super::slots::SlotPermit;
 use super::stage_permits::ExecutionStagePermits;
 use super::{WorkerShared, disks, finish};
 use crate::environment::EnvironmentLabels;
-use crate::executor::{ExecutionContext, Finished, ScratchCreation};
+use crate::executor::{ExecutionContext, Finished, ScratchWork};
 use crate::supervise::panic_message;
 use crate::work::eval::EvalContext;
 use crate::work::ideas::IdeasContext;
@@ -146,7 +146,7 @@ fn execution_context(shared: &Arc<WorkerShared>, execution: &Arc<Execution>) -> 
         },
         spec: offer.spec,
         scratch: shared.spool.scratch(execution.exec),
-        scratch_creation: ScratchCreation::default(),
+        scratch_work: ScratchWork::default(),
         stop: execution.subscribe_stop(),
         phases: execution.clone(),
         slot: Arc::new(ExecutionSlotHandle {

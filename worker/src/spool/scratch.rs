@@ -89,10 +89,12 @@ impl ExecutionContext {
             spec: self.spec,
             worker: labels.worker.clone(),
         };
-        let creating = self.scratch_creation.begin().await;
+        let running = self.scratch_work.begin();
         let create = move || {
+            let creation = running.lock_creation();
             let created = mark.create(&scratch);
-            drop(creating);
+            drop(creation);
+            drop(running);
             created
         };
         supervise::blocking(create).await

@@ -28,7 +28,7 @@ use super::*;
 use crate::environment::{EnvironmentLabels, Owner};
 use crate::executor::{
     ArchiveCounts, DedicatedSlot, ExecutionContext, FileRole, NoEventLog, PhaseSink, RecordFile,
-    ScratchCreation,
+    ScratchWork,
 };
 use crate::queue::traits::{ConnectionStatus, QueueError, WorkSource};
 use crate::store::get_json;
@@ -128,7 +128,7 @@ impl SpoolFixture {
             labels: EnvironmentLabels { run, item, try_id, exec, worker, owner },
             spec: offer.spec,
             scratch: Spool::new(dir.path().to_owned()).scratch(exec),
-            scratch_creation: ScratchCreation::default(),
+            scratch_work: ScratchWork::default(),
             stop: watch::channel(None).1,
             phases: Arc::new(NoopPhaseSink),
             slot: Arc::new(DedicatedSlot),
@@ -404,7 +404,7 @@ async fn creation_of_scratch_directory_goes_on_when_its_caller_is_dropped() {
     let execution = &scene.context.execution;
     fs::remove_dir_all(&execution.scratch).expect("removed");
     let _dropped = execution.create_scratch().now_or_never();
-    execution.scratch_creation.ended().await;
+    execution.scratch_work.ended().await;
     assert!(ScratchMark::read(&execution.scratch).is_some());
 }
 

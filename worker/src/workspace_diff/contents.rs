@@ -7,14 +7,16 @@ use std::path::{Path, PathBuf};
 
 use super::WorkspaceDiffError;
 use crate::fs_make::{SCRATCH_DEPTH, make_directory};
+use crate::supervise::BlockingDrop;
 
 /// Bytes copied at once.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// An anonymous file to which contents are appended. It vanishes with this value.
+/// An anonymous file to which contents are appended. It vanishes with this value, on a blocking thread:
+/// the disk frees its content then.
 #[derive(Debug)]
 pub(super) struct ContentFile {
-    file: File,
+    file: BlockingDrop<File>,
     length: u64,
     scratch: PathBuf,
 }
@@ -25,7 +27,10 @@ impl ContentFile {
         let made = make_directory(scratch, SCRATCH_DEPTH);
         let made = made.and_then(|()| tempfile::tempfile_in(scratch));
         match made {
-            Ok(file) => Ok(Self { file, length: 0, scratch: scratch.to_owned() }),
+            Ok(file) => {
+                let (file, scratch) = (BlockingDrop::new(file), scratch.to_owned());
+                Ok(Self { file, length: 0, scratch })
+            }
             Err(source) => {
                 let path = scratch.to_owned();
                 Err(WorkspaceDiffError::Disk { action: "create", path, source })

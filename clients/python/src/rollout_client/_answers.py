@@ -48,7 +48,10 @@ def error_of(answer: Reply | Lost, request: Request) -> RolloutError:
 
 
 def waits_for_start(answer: Reply | Lost) -> bool:
-    """Return whether the run of an executor waits for its start, which may take any time."""
+    """Return whether a run or a farm waits for its start, which may take any time.
+
+    It is the run of an executor, or a farm that waits for the disk of the server.
+    """
     if isinstance(answer, Lost) or _media_type(answer) != "application/problem+json":
         return False
     try:

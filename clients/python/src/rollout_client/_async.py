@@ -194,6 +194,8 @@ class AsyncClient:
     async def wait(self, run: RunRef, *, timeout_sec: float | None = None) -> Run:
         """Wait until a run has ended, or its last session has failed, and return it.
 
+        A run that failed with the disk of the server is waited for: it continues by itself.
+
         Args:
             run: The run.
             timeout_sec: Seconds to wait at most.

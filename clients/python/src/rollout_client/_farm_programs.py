@@ -53,7 +53,8 @@ def submit(
 ) -> Program[SubmittedGroup]:
     """Submit a group, and wait while the farm is full."""
     if max_wait_sec is not None:
-        context = replace(context, policy=replace(context.policy, total_sec=max_wait_sec))
+        policy = replace(context.policy, total_sec=max_wait_sec)
+        context = replace(context, policy=policy, limits_start=True)
     reply = yield from call(context, request)
     found = read_object(reply.body, "the answer to a request for a group")
     return decode(SubmittedGroup, {**found, "group": group})

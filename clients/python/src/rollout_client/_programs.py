@@ -42,7 +42,9 @@ class Context:
     clock: Callable[[], float] = time.monotonic
     chance: Callable[[], float] = random.random
     waits_for_start: bool = True
-    """Whether calls about trials wait for as long as their run waits for its start."""
+    """Whether calls wait for as long as their run or farm waits for its start."""
+    limits_start: bool = False
+    """Whether they wait for that no longer than the policy says."""
 
 
 def attempt(context: Context, request: Request, effect: Send | Open) -> Program[Reply]:
@@ -68,7 +70,8 @@ def back_off(
     if waits_for_start(answer):
         if not context.waits_for_start:
             raise error_of(answer, request)
-        clock.succeeded()
+        if not context.limits_start:
+            clock.succeeded()
     delay = clock.delay(
         fault_of(answer), request.safety, now=context.clock(), chance=context.chance()
     )

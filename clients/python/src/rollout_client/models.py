@@ -97,6 +97,9 @@ class RunFailure:
     """Details, such as every fault of a job document."""
     hints: tuple[str, ...] = ()
     """Suggested actions."""
+    is_temporary: bool = False
+    """Whether it ends by itself: the disk of the server takes no writes, and the run or the farm
+    continues when that changes."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +133,12 @@ class Run:
 
     @property
     def has_stopped(self) -> bool:
-        """Whether it has ended, or waits for `resume` after a failed session."""
-        return self.is_final or self.state == "failed"
+        """Whether it has ended, or waits for `resume` after a failed session.
+
+        A run that failed with the disk of the server has not stopped: it continues by itself.
+        """
+        is_temporary = self.failure is not None and self.failure.is_temporary
+        return self.is_final or (self.state == "failed" and not is_temporary)
 
 
 @dataclass(frozen=True)
@@ -184,6 +191,8 @@ class Item:
     """Its error."""
     cost: float | None = None
     """Cost of all its executions, as far as it is known; `None` if nothing of it is."""
+    cost_is_lower_bound: bool = False
+    """Whether the cost of some model calls is not known."""
     worker: str | None = None
     """The worker that ran it, or runs it."""
     total_sec: float | None = None

@@ -117,7 +117,7 @@ impl CompletionReader {
             match read.await {
                 Ok(read) => self.take(read),
                 // It opens again, or the server ends: the client connects again then.
-                Err(FarmError::NotOpen { .. }) => {}
+                Err(FarmError::NotOpen { .. } | FarmError::WaitsForDisk { .. }) => {}
                 Err(error) => {
                     self.is_told = true;
                     let document = serde_json::json!({ "message": error.to_string() });

@@ -85,6 +85,10 @@ impl From<FarmError> for ApiProblem {
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 Self::new(status, "starting", ExitCode::OutOfReach, text).retry_after(retry_after)
             }
+            FarmError::WaitsForDisk { retry_after } => {
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                Self::new(status, "not-open", ExitCode::OutOfReach, text).retry_after(retry_after)
+            }
             FarmError::TooMany { own, max, retry_after } => {
                 let status = StatusCode::TOO_MANY_REQUESTS;
                 Self::new(status, "busy", ExitCode::OutOfReach, text)

@@ -144,6 +144,9 @@ pub(super) fn summary(run: &Value) -> String {
     if let Some(message) = run["failure"]["message"].as_str() {
         lines.push_str(&format!("failed: {}\n", escape::line(message)));
     }
+    if run["failure"]["is_temporary"] == true {
+        lines.push_str("the run continues when the disk of the server takes writes again\n");
+    }
     lines
 }
 
@@ -162,6 +165,19 @@ mod tests {
         let shown = run(json!({"settled": 4, "mean_reward": 0.75}));
         assert!(shown.ends_with("\nmean reward 0.75 of the completed trials\n"), "{shown}");
         assert_eq!(run(json!({"settled": 4})).lines().count(), 2);
+    }
+
+    #[test]
+    fn summary_of_run_that_waits_for_a_disk_says_that_it_continues() {
+        let run = |is_temporary| {
+            let failure = json!({"message": "no space", "is_temporary": is_temporary});
+            summary(&json!({"id": "r", "name": "n", "state": "failed", "failure": failure}))
+        };
+        let shown = run(true);
+        let expected =
+            "\nfailed: no space\nthe run continues when the disk of the server takes writes";
+        assert!(shown.contains(expected), "{shown}");
+        assert!(run(false).ends_with("\nfailed: no space\n"));
     }
 
     #[test]

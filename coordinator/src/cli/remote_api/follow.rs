@@ -17,6 +17,7 @@ use crate::cli::output::Printer;
 use crate::events::sinks::terminal::summary;
 use crate::events::{JobFacts, Reporter, RunReport};
 use crate::launch::{exit, signals};
+use crate::results::known_cost;
 use crate::results::view::NumberedEvent;
 
 /// Events that wait to be printed.
@@ -117,7 +118,8 @@ fn print_event(
         printer.data(&format!("{document}\n"))?;
     }
     let seq = document["seq"].as_u64().unwrap_or_default();
-    let Ok(event) = serde_json::from_value::<RunEvent>(document) else { return Ok(None) };
+    let event = serde_json::from_value::<RunEvent>(known_cost::with_recorded_costs(document));
+    let Ok(event) = event else { return Ok(None) };
     let numbered = NumberedEvent { seq, event };
     if !json && !printer.is_quiet() {
         printer.data(&format!("{}\n", line(&numbered)))?;

@@ -201,9 +201,8 @@ pub(crate) fn read(field: &Field<'_>, file: &Path) -> EnvironmentConfig {
     let mcp_servers = read_mcp_servers(&servers, &mut headers);
     mcp_secrets::reject(&servers, &mcp_servers);
     let proxies = proxies::read(&fields.take(EnvironmentKeys::proxy));
-    let proxies = proxies.variables().map(|(name, value)| (name, value.clone()));
-    let mut env: BTreeMap<_, _> = proxies.collect();
-    env.extend(variables::read(&fields.take(EnvironmentKeys::env)));
+    let mut env = variables::read(&fields.take(EnvironmentKeys::env));
+    proxies.add_to(&mut env);
     let changes = EnvironmentChanges {
         mcp_servers,
         headers,
@@ -348,12 +347,20 @@ mod tests {
 
     #[test]
     fn variables_of_the_job_win_over_its_proxies() {
-        let text = "{proxy: {no_proxy: a.example}, env: {NO_PROXY: b.example}}";
-        let (EnvironmentConfig { changes, .. }, found, _) = read_field(text, read);
-        assert_eq!(found, []);
-        let env = changes.env.iter();
-        let env = env.map(|(name, value)| format!("{name}={}", value.template.as_str()));
-        assert_eq!(env.collect::<Vec<_>>(), ["NO_PROXY=b.example", "no_proxy=a.example"]);
+        for (env, expected) in [
+            ("NO_PROXY: b", ["NO_PROXY=b", "no_proxy=b"]),
+            ("no_proxy: b", ["NO_PROXY=b", "no_proxy=b"]),
+            ("no_proxy: b, NO_PROXY: c", ["NO_PROXY=c", "no_proxy=b"]),
+            ("", ["NO_PROXY=a", "no_proxy=a"]),
+        ] {
+            let text = format!("{{proxy: {{no_proxy: a}}, env: {{{env}}}}}");
+            let (EnvironmentConfig { changes, .. }, found, _) = read_field(&text, read);
+            assert_eq!(found, [], "{env}");
+            let variables = changes.env.iter();
+            let variables =
+                variables.map(|(name, value)| format!("{name}={}", value.template.as_str()));
+            assert_eq!(variables.collect::<Vec<_>>(), expected, "{env}");
+        }
     }
 
     #[test]

@@ -49,6 +49,19 @@ impl ProxyConfig {
         })
     }
 
+    /// Adds them to the variables of the same table, which win: a proxy that these name in one spelling has
+    /// the same value in the other, as programs read either.
+    pub(crate) fn add_to(&self, env: &mut BTreeMap<String, Variable>) {
+        for (name, value) in self.variables() {
+            if !env.contains_key(&name) {
+                let spellings = [name.to_lowercase(), name.to_uppercase()];
+                let named = spellings.iter().find_map(|spelling| env.get(spelling));
+                let value = named.unwrap_or(value).clone();
+                env.insert(name, value);
+            }
+        }
+    }
+
     /// The table as in a file, unexpanded; null without a proxy.
     pub(crate) fn document(&self) -> Value {
         let values = self.0.iter().map(|(key, value)| ((*key).to_owned(), json!(value.template)));

@@ -55,13 +55,15 @@ enum HarborKey {
 /// The keys of a table.
 type HarborTable = [(&'static str, HarborKey)];
 
-/// Why an exception of Harbor cannot be chosen for repetitions, or the absence of them; `None` if the
-/// choice says what holds anyway.
-pub(crate) fn retry_fault(exception: &str, is_included: bool) -> Option<&'static str> {
+/// The exceptions that can be chosen for repetitions, or the absence of them, if this one of Harbor cannot
+/// be: choices say what holds anyway.
+pub(crate) fn expected_retry(exception: &str, is_included: bool) -> Option<&'static str> {
     match (INFRASTRUCTURE.contains(&exception), is_included) {
         (true, true) | (false, false) => None,
-        (true, false) => Some("failures of the infrastructure are repeated, all of them"),
-        (false, true) => Some("only failures of the infrastructure are repeated, never an agent's"),
+        (true, false) => Some("no failure of the infrastructure: these are repeated, all of them"),
+        (false, true) => {
+            Some("a failure of the infrastructure: these are repeated, never an agent's")
+        }
     }
 }
 
@@ -282,8 +284,8 @@ impl Translation<'_> {
         let ConfigValue::Sequence(names) = &entry.node.value else { return };
         for name in names {
             let ConfigValue::String(text) = &name.value else { continue };
-            if let Some(why) = retry_fault(text, entry.key == "include_exceptions") {
-                self.refuse(at, name.line, name, why);
+            if let Some(expected) = expected_retry(text, entry.key == "include_exceptions") {
+                self.refuse(at, name.line, name, expected);
             }
         }
     }

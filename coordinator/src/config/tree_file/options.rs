@@ -8,6 +8,7 @@ use rollout_protocol::name;
 use super::super::diagnostics::{ConfigError, Diagnostics, ErrorKind};
 use super::super::elements::names;
 use super::super::host_path::HostAccess;
+use super::super::local_time;
 use super::super::location::SourceLocation;
 use super::TreeFile;
 
@@ -74,7 +75,7 @@ impl<'a> TreeOptions<'a> {
     pub fn new(is_set: &'a dyn Fn(&str) -> bool) -> Self {
         Self {
             overrides: TreeOverrides::default(),
-            now: Zoned::now(),
+            now: local_time::now(),
             is_set,
             is_remote: false,
             host: HostAccess::Nothing,

@@ -65,6 +65,7 @@ impl Daemon {
     ) -> Result<FarmStatus, FarmError> {
         let has_failed = farm.record().failure.is_some();
         if has_failed {
+            farm.disk_retries().forget();
             farm.update(&self.dir, |record| {
                 record.failure = None;
                 Ok::<(), RecordError>(())

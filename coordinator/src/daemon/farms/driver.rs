@@ -14,7 +14,8 @@ use crate::daemon::Daemon;
 use crate::daemon::driver::prepare;
 #[cfg(feature = "nats")]
 use crate::daemon::driver::remote;
-use crate::daemon::failure::{RunFailure, RunFault};
+use crate::daemon::failure::{RunFailure, RunFault, SessionFailure};
+use crate::daemon::id::HostedFarmId;
 use crate::engine::LockWaitPolicy;
 use crate::launch::LaunchError;
 use crate::launch::farm::{FarmRequest, FarmSession};
@@ -27,7 +28,7 @@ enum FarmSessionEnd {
     /// The daemon stops, or the farm is being removed.
     Stopped,
     /// It failed, and can be tried again.
-    Failed(RunFailure),
+    Failed(SessionFailure),
 }
 
 /// Runs a session to its end and writes the record.
@@ -36,23 +37,40 @@ pub(super) async fn drive(daemon: &Daemon, farm: &HostedFarm) {
     match &end {
         FarmSessionEnd::Stopped => return,
         FarmSessionEnd::Ended(_) => tracing::info!("farm {} has ended", farm.id()),
-        FarmSessionEnd::Failed(failure) => {
+        FarmSessionEnd::Failed(SessionFailure { failure, .. }) => {
             tracing::error!("farm {}: {}", farm.id(), failure.message);
         }
     }
-    let is_disk_fault = matches!(end, FarmSessionEnd::Failed(_)) && daemon.has_disk_failed().await;
+    let end = with_disk_fault(daemon, farm, end).await;
     let written = farm.note(&daemon.dir, |record| match end {
         FarmSessionEnd::Stopped => {}
         FarmSessionEnd::Ended(end) => record.end = Some(end),
-        FarmSessionEnd::Failed(failure) => record.failure = Some(failure),
+        FarmSessionEnd::Failed(failed) => record.failure = Some(failed.failure),
     });
     if let Err(error) = written.await {
         // The journal has everything: the next session finds the same.
         tracing::error!("cannot note the end of a session of farm {}: {error}", farm.id());
         daemon.writes.record_failed(&error);
     }
-    if is_disk_fault {
-        farm.retry_when_writable();
+}
+
+/// The end of a session, with the disk as its cause if that fails, and beside it if that has failed a short
+/// time before.
+async fn with_disk_fault(
+    daemon: &Daemon,
+    farm: &HostedFarm,
+    end: FarmSessionEnd,
+) -> FarmSessionEnd {
+    match end {
+        FarmSessionEnd::Failed(failed) => {
+            let Some(fault) = daemon.disk_fault::<HostedFarmId>().await else {
+                return FarmSessionEnd::Failed(failed);
+            };
+            // Without a status it was not opened.
+            let results = farm.view().status.map(|status| status.last_cursor);
+            FarmSessionEnd::Failed(farm.disk_retries().failure(&fault, failed, results).into())
+        }
+        end => end,
     }
 }
 
@@ -61,7 +79,7 @@ async fn run_session(daemon: &Daemon, farm: &HostedFarm) -> FarmSessionEnd {
     let session = match open(daemon, farm, &mut stopping).await {
         Ok(Some(session)) => Arc::new(session),
         Ok(None) => return FarmSessionEnd::Stopped,
-        Err(failure) => return FarmSessionEnd::Failed(failure),
+        Err(failed) => return FarmSessionEnd::Failed(failed),
     };
     farm.set_stage(FarmStage::Open(Arc::clone(&session)));
     tracing::info!("farm {} is open", farm.id());
@@ -93,7 +111,7 @@ async fn open(
     daemon: &Daemon,
     farm: &HostedFarm,
     stopping: &mut watch::Receiver<Option<StopLevel>>,
-) -> Result<Option<FarmSession>, RunFailure> {
+) -> Result<Option<FarmSession>, SessionFailure> {
     // It is never an error: the sender lives as long as the daemon.
     let mut stopped = stopping.clone();
     let stopped = async move {
@@ -113,7 +131,7 @@ async fn open(
 async fn prepared(
     daemon: &Daemon,
     farm: &HostedFarm,
-) -> Result<Option<(FarmRequest, SharedPlace)>, RunFailure> {
+) -> Result<Option<(FarmRequest, SharedPlace)>, SessionFailure> {
     let priority = farm.record().priority;
     let turn = daemon.farms.openings.acquire(&farm.limit_user(), priority, 1).await;
     if !farm.needs_session(daemon.is_remote()) {
@@ -126,8 +144,8 @@ async fn prepared(
     Ok(Some((request(daemon, farm, prepared)?, turn)))
 }
 
-fn launch_failure(daemon: &Daemon, error: LaunchError) -> RunFailure {
-    RunFault::Launch(Box::new(error)).in_words(daemon.options.explain)
+fn launch_failure(daemon: &Daemon, error: LaunchError) -> SessionFailure {
+    SessionFailure::of(RunFault::Launch(Box::new(error)), daemon.options.explain)
 }
 
 fn request(

@@ -56,6 +56,16 @@ pub enum FarmError {
         /// When to try again.
         retry_after: Duration,
     },
+    /// Its session failed with the disk, and begins again when that takes writes: the same request can be
+    /// sent again.
+    #[error(
+        "cannot reach the farm: it waits for the disk of the server, which takes no writes; send the \
+         request again"
+    )]
+    WaitsForDisk {
+        /// When to try again.
+        retry_after: Duration,
+    },
     /// There are too many farms.
     #[error(
         "cannot open the farm: the server has as many as it can; {own} of at most {max} that are open \

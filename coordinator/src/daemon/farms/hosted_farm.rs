@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 
 use super::error::FarmError;
 use super::record::HostedFarmRecord;
+use crate::daemon::disk_retries::DiskRetries;
 use crate::daemon::failure::RunFailure;
 use crate::daemon::id::HostedFarmId;
 use crate::daemon::principal::limit_user;
@@ -44,7 +45,8 @@ pub enum HostedFarmState {
     Paused,
     /// It admits no more groups.
     Closed,
-    /// Its last session failed, or its session can keep no result at present.
+    /// Its last session failed, or its session can keep no result at present: its failure says whether
+    /// it continues by itself.
     Failed,
 }
 
@@ -182,7 +184,8 @@ impl HostedFarm {
     /// Its session. Waits a moment for one that is being opened.
     ///
     /// # Errors
-    /// [`FarmError::Ended`], [`FarmError::Failed`] or [`FarmError::NotOpen`].
+    /// [`FarmError::Ended`], [`FarmError::Failed`], [`FarmError::NotOpen`] or
+    /// [`FarmError::WaitsForDisk`].
     pub(super) async fn session(&self) -> Result<Arc<FarmSession>, FarmError> {
         let until = Instant::now() + OPEN_WAIT;
         let mut stage = self.stage.subscribe();
@@ -195,7 +198,7 @@ impl HostedFarm {
             }
             // The sender lives as long as the farm.
             if timeout_at(until, stage.changed()).await.is_err() {
-                return Err(FarmError::NotOpen { retry_after: RETRY_AFTER });
+                return Err(self.not_open());
             }
         }
     }
@@ -207,9 +210,16 @@ impl HostedFarm {
         loop {
             let is_noted = !matches!(*stage.borrow_and_update(), FarmStage::Open(_));
             if is_noted || timeout_at(until, stage.changed()).await.is_err() {
-                let not_open = FarmError::NotOpen { retry_after: RETRY_AFTER };
-                return self.check_open().err().unwrap_or(not_open);
+                return self.check_open().err().unwrap_or_else(|| self.not_open());
             }
+        }
+    }
+
+    /// The error of a request that may be sent again.
+    fn not_open(&self) -> FarmError {
+        match has_temporary_failure(&self.record()) {
+            true => FarmError::WaitsForDisk { retry_after: RETRY_AFTER },
+            false => FarmError::NotOpen { retry_after: RETRY_AFTER },
         }
     }
 
@@ -218,8 +228,10 @@ impl HostedFarm {
         match (&record.end, &record.failure) {
             _ if record.is_deleted => Err(FarmError::NotFound),
             (Some(_), _) => Err(FarmError::Ended),
-            (None, Some(failure)) => Err(FarmError::Failed(failure.clone())),
-            (None, None) => Ok(()),
+            (None, Some(failure)) if !failure.is_temporary => {
+                Err(FarmError::Failed(failure.clone()))
+            }
+            (None, _) => Ok(()),
         }
     }
 
@@ -231,7 +243,8 @@ impl HostedFarm {
     /// Whether executions of it may run on workers of a daemon that uses them. A session that has ended
     /// the farm has ended these, too.
     pub(super) fn has_remote_executions(&self, is_remote: bool) -> bool {
-        is_remote && self.record().end.is_none() && self.directory.exists()
+        // A directory that cannot be looked at may be there.
+        is_remote && self.record().end.is_none() && self.directory.try_exists().unwrap_or(true)
     }
 
     /// Whether it needs a session: it is open, or was deleted while executions of it may run.
@@ -286,21 +299,21 @@ impl HostedFarm {
         record_writes::note(self, dir, change).await
     }
 
-    /// Whether something that a session left is not in the file.
+    /// Whether [`write_noted`](Self::write_noted) has something to do.
     pub(super) fn is_unwritten(&self) -> bool {
-        self.writes.is_unwritten()
+        self.writes.is_unwritten() || has_temporary_failure(&self.record())
     }
 
-    /// See [`RecordWrites::retry_when_writable`].
-    pub(super) fn retry_when_writable(&self) {
-        self.writes.retry_when_writable();
+    /// See [`RecordWrites::retries`].
+    pub(super) fn disk_retries(&self) -> &DiskRetries {
+        self.writes.retries()
     }
 
     /// See [`record_writes::write_noted`].
     pub(in crate::daemon) async fn write_noted(
         &self,
         dir: &Arc<DaemonDir>,
-    ) -> Result<(), RecordError> {
+    ) -> Result<bool, RecordError> {
         record_writes::write_noted(self, dir).await
     }
 
@@ -328,9 +341,20 @@ impl RecordOwner for HostedFarm {
         *self.record() = record;
     }
 
-    fn allow_retry(record: &mut HostedFarmRecord) {
-        record.failure = None;
+    fn allow_retry(record: &mut HostedFarmRecord) -> bool {
+        let is_allowed = has_temporary_failure(record);
+        if is_allowed {
+            record.failure = None;
+        }
+        is_allowed
     }
+}
+
+/// Whether the last session of a farm with this record failed with the disk, and is tried again. The removal
+/// of a deleted farm opens it by itself.
+fn has_temporary_failure(record: &HostedFarmRecord) -> bool {
+    let is_temporary = record.failure.as_ref().is_some_and(|failure| failure.is_temporary);
+    is_temporary && record.end.is_none() && !record.is_deleted
 }
 
 /// The state of a farm with this record; `status` is that of its session.

@@ -37,7 +37,8 @@ pub struct HostedFarmRecord {
     /// Its end; `None` while it is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<HostedFarmEnd>,
-    /// Why its last session failed. It is tried again when the daemon starts, or by `resume`.
+    /// Why its last session failed. It is tried again when the daemon starts, or by `resume`, or by
+    /// itself if the failure is temporary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<RunFailure>,
     /// Whether its user has deleted it. It is removed when its executions have ended.

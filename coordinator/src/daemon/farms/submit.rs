@@ -154,5 +154,6 @@ fn wrong_agents(agents: usize) -> RunFailure {
         message: format!("cannot open the farm: its job has {agents} agents"),
         details: Vec::new(),
         hints: vec!["use a job with one agent".to_owned()],
+        is_temporary: false,
     }
 }

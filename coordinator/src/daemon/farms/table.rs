@@ -98,7 +98,7 @@ impl FarmTable {
         self.farms.values().filter(|farm| farm.is_due(is_remote)).cloned().collect()
     }
 
-    /// The farms whose session left something that could not be noted.
+    /// The farms whose session left something that could not be noted, or is to be tried again.
     pub(super) fn unwritten(&self) -> Vec<Arc<HostedFarm>> {
         self.farms.values().filter(|farm| farm.is_unwritten()).cloned().collect()
     }

@@ -2,8 +2,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use rollout_protocol::farm::{FarmSettings, GroupRequest};
+use rollout_worker::supervise;
 
 use super::{FarmError, FarmQuery, FarmSubmission, HostedFarm, HostedFarmState, SubmittedFarm};
 use crate::daemon::tests::write_faults::{FailedChecks, ReplacedDirectory};
@@ -65,7 +68,7 @@ async fn openings_of_one_user_leave_openings_for_others_and_the_administrator() 
     assert!(held.len() >= 2, "{held:?}");
     for other in [user("bob", Role::Submit), user("root", Role::Admin)] {
         let turn = openings.acquire(&other, 0, 1);
-        let turn = tokio::time::timeout(std::time::Duration::from_secs(1), turn).await;
+        let turn = tokio::time::timeout(Duration::from_secs(1), turn).await;
         let _turn = turn.unwrap_or_else(|_| panic!("{} waits", other.name));
     }
 }
@@ -123,21 +126,91 @@ async fn failed_farm_whose_end_cannot_be_noted_is_opened_when_writes_are_possibl
     assert!(farm.is_due(false));
 }
 
-#[tokio::test]
+/// A farm that cannot be opened: its document is gone.
+async fn broken(directory: &Path) -> (Arc<Daemon>, Arc<HostedFarm>) {
+    let daemon = farms(directory);
+    let farm = accepted(daemon.submit_farm(&user("ada", Role::Submit), farm(None, JOB)).await);
+    let document = directory.join("farms").join(format!("{}.yaml", farm.id()));
+    std::fs::remove_file(document).expect("removed");
+    (daemon, farm)
+}
+
+/// Runs a session of a farm to its end.
+async fn drive(daemon: &Daemon, farm: &HostedFarm) {
+    super::driver::drive(daemon, farm).await;
+    farm.set_stage(super::FarmStage::Idle);
+}
+
+#[tokio::test(start_paused = true)]
 async fn farm_that_failed_with_its_disk_is_opened_again_although_its_end_was_noted() {
     let directory = tempfile::tempdir().expect("a directory");
-    let daemon = farms(directory.path());
-    let farm = accepted(daemon.submit_farm(&user("ada", Role::Submit), farm(None, JOB)).await);
-    let document = directory.path().join("farms").join(format!("{}.yaml", farm.id()));
-    std::fs::remove_file(document).expect("removed");
+    let (daemon, farm) = broken(directory.path()).await;
     let checks = FailedChecks::of(&directory.path().join("jobs"));
-    super::driver::drive(&daemon, &farm).await;
-    farm.set_stage(super::FarmStage::Idle);
+    drive(&daemon, &farm).await;
     assert!(daemon.try_writes().await.is_err());
     assert_eq!((farm.view().state, farm.is_due(false)), (HostedFarmState::Failed, false));
+    assert!(farm.view().record.failure.is_some_and(|failure| failure.is_temporary));
+    let waits = farm.pause().await;
+    assert!(matches!(waits, Err(FarmError::WaitsForDisk { .. })), "{waits:?}");
     checks.end();
-    daemon.try_writes().await.expect("writes are possible");
+    assert_eq!(daemon.try_writes().await, Ok(true));
     assert_eq!((farm.view().state, farm.is_due(false)), (HostedFarmState::Queued, true));
+}
+
+#[tokio::test]
+async fn deleted_farm_that_failed_with_its_disk_waits_for_nothing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (daemon, farm) = broken(directory.path()).await;
+    let checks = FailedChecks::of(&directory.path().join("jobs"));
+    drive(&daemon, &farm).await;
+    assert!(farm.is_unwritten());
+    farm.record().is_deleted = true;
+    assert!(!farm.is_unwritten());
+    checks.end();
+    assert_eq!(daemon.try_writes().await, Ok(false));
+    assert!(farm.view().record.failure.is_some(), "its removal decides");
+}
+
+#[tokio::test(start_paused = true)]
+async fn farm_whose_failure_is_noted_after_the_end_of_the_fault_is_opened_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (daemon, farm) = broken(directory.path()).await;
+    let checks = FailedChecks::of(&directory.path().join("jobs"));
+    drive(&daemon, &farm).await;
+    checks.end();
+    // As if a check had passed before the failure was noted.
+    assert!(daemon.writes.recovered(daemon.writes.failures()));
+    let _before = daemon.wake.notified().now_or_never();
+    let _watching = supervise::spawn("watch", Arc::clone(&daemon).watch_writes());
+    let woken = tokio::time::timeout(Duration::from_secs(60), daemon.wake.notified());
+    woken.await.expect("in time");
+    assert!(farm.is_due(false));
+}
+
+#[tokio::test]
+async fn farm_that_fails_with_its_disk_again_and_again_stays_failed_until_its_user_resumes_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (daemon, farm) = broken(directory.path()).await;
+    let fail = async || {
+        let checks = FailedChecks::of(&directory.path().join("jobs"));
+        drive(&daemon, &farm).await;
+        checks.end();
+        daemon.try_writes().await.expect("writes are possible");
+        farm.view().state
+    };
+    for _retry in 0..3 {
+        assert_eq!(fail().await, HostedFarmState::Queued);
+    }
+    assert_eq!(fail().await, HostedFarmState::Failed);
+    let failure = farm.view().record.failure.expect("the cause");
+    assert!(!failure.is_temporary && failure.hints[0].starts_with("3 retries"), "{failure:?}");
+    assert!(matches!(farm.pause().await, Err(FarmError::Failed(_))));
+    // Nothing opens it here.
+    tokio::time::pause();
+    let resumed = daemon.resume_farm(&farm, None).await;
+    assert!(matches!(resumed, Err(FarmError::NotOpen { .. })), "{resumed:?}");
+    tokio::time::resume();
+    assert_eq!(fail().await, HostedFarmState::Queued);
 }
 
 #[tokio::test]

@@ -6,7 +6,9 @@ use rollout_worker::shared_limit::LimitShares;
 
 use super::{JOB, accepted, daemon, job, user};
 use crate::daemon::record::WantedState;
-use crate::daemon::{Daemon, DaemonError, HostedRun, HostedRunId, HostedRunState, Role, driver};
+use crate::daemon::{
+    Daemon, DaemonError, HostedRun, HostedRunId, HostedRunState, Role, RunFailure, driver,
+};
 
 /// Gives a run a session, as its start does.
 fn begin(run: &HostedRun) {
@@ -51,7 +53,9 @@ async fn run_whose_session_failed_takes_room_until_it_is_deleted() {
     let run = accepted(daemon.submit(&ada, job(None, JOB)).await);
     let failed = run.update(&daemon.dir, |record| {
         let (message, details, hints) = ("no disk".to_owned(), Vec::new(), Vec::new());
-        record.failure = Some(crate::daemon::RunFailure { code: 1, message, details, hints });
+        let is_temporary = false;
+        let failure = RunFailure { code: 1, message, details, hints, is_temporary };
+        record.failure = Some(failure);
         Ok::<_, DaemonError>(())
     });
     failed.await.expect("written");

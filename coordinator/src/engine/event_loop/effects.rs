@@ -115,11 +115,7 @@ impl<P: Planner> Engine<P> {
         if calls == 0 || std::mem::replace(&mut self.said_without_ids, true) {
             return None;
         }
-        let message = format!(
-            "{calls} model calls of the first trial concerned have no token ids, which \
-             `capture: tokens` asks for: nothing can be trained on them. The server, or a router \
-             before it, does not know `return_token_ids`, or takes the ids out of its replies"
-        );
+        let message = without_ids_message(calls);
         Some(EventKind::Warning { message })
     }
 
@@ -134,5 +130,34 @@ impl<P: Planner> Engine<P> {
         let ItemRetry { item, ordinal, try_id, exec, error, wait_ms } = retry;
         let name = self.planner.name(ordinal);
         EventKind::TrialRetry { item, name, try_id, exec, error, wait_ms }
+    }
+}
+
+/// The warning of model calls without token ids.
+fn without_ids_message(calls: u64) -> String {
+    let calls = match calls {
+        1 => "1 model call of the first trial concerned has".to_owned(),
+        _ => format!("{calls} model calls of the first trial concerned have"),
+    };
+    format!(
+        "{calls} no token ids, which `capture: tokens` asks for: nothing can be trained on them. The \
+         server, or a router before it, does not know `return_token_ids`, or takes the ids out of its \
+         replies"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warning_of_calls_without_token_ids_agrees_with_their_number() {
+        for (calls, start) in [
+            (1, "1 model call of the first trial concerned has no token ids, "),
+            (2, "2 model calls of the first trial concerned have no token ids, "),
+        ] {
+            let message = without_ids_message(calls);
+            assert!(message.starts_with(start), "{message}");
+        }
     }
 }

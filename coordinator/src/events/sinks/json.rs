@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::events::ReportError;
 use crate::events::sink::{EventBatch, EventSink, RunResult, SinkReport};
+use crate::results::known_cost::NullUnknownCosts;
 
 /// Batches queued for writing before the run blocks.
 const WAITING_BATCHES: usize = 16;
@@ -75,7 +76,7 @@ fn write_all(
             match lines {
                 JsonLinesMessage::Events(events) => {
                     for event in events.iter() {
-                        line(&mut out, event)?;
+                        line(&mut out, &NullUnknownCosts(event))?;
                     }
                 }
                 JsonLinesMessage::Result(result) => {

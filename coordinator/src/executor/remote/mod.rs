@@ -182,8 +182,8 @@ impl RemoteExecutor {
     async fn wait_end(&self) -> Result<RemoteRunEnd, ExecutorError> {
         loop {
             let run: Value = self.call(ApiCall::get(self.run_path(""))).await?;
-            let failure = run["failure"]["message"].as_str().map(str::to_owned);
-            if run["is_final"] == true || run["state"] == "failed" {
+            if has_stopped(&run) {
+                let failure = run["failure"]["message"].as_str().map(str::to_owned);
                 let state = run["state"].as_str().unwrap_or_default().to_owned();
                 let code = run["code"].as_u64().and_then(|code| code.try_into().ok());
                 return Ok(RemoteRunEnd { state, code, failure });
@@ -212,6 +212,12 @@ impl RemoteExecutor {
         let answer = self.transport.call(call).await;
         read(answer.map_err(|error| errors::of_trial(error, trial))?)
     }
+}
+
+/// Whether a run has ended, or waits for its user. One that failed with the disk of the server continues.
+fn has_stopped(run: &Value) -> bool {
+    let waits = run["state"] == "failed" && run["failure"]["is_temporary"] != true;
+    run["is_final"] == true || waits
 }
 
 fn read<T: DeserializeOwned>(document: Value) -> Result<T, ExecutorError> {
@@ -301,5 +307,24 @@ impl TrialExecutor for RemoteExecutor {
         let call = ApiCall::post(self.trial_path(trial, "/cancel"), Value::Null);
         let _status: Value = self.call_about(trial, call).await?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_that_waits_for_the_disk_of_the_server_has_not_stopped() {
+        let run = |state, is_final, is_temporary| {
+            has_stopped(&json!({
+                "state": state, "is_final": is_final, "failure": {"is_temporary": is_temporary},
+            }))
+        };
+        assert!(!run("failed", false, true));
+        assert!(run("failed", false, false) && run("failed", true, false));
+        assert!(!has_stopped(&json!({"state": "running", "is_final": false})));
+        // A server of an earlier version.
+        assert!(has_stopped(&json!({"state": "failed", "is_final": false})));
     }
 }

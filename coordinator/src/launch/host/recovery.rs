@@ -17,6 +17,8 @@ use rollout_worker::service::AdoptedExecutions;
 use rollout_worker::spool::Recovery;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 
 /// Time between two recoveries.
 const RECOVERY_INTERVAL: Duration = Duration::from_secs(30);
@@ -68,7 +70,7 @@ impl HostRecovery {
         let recovering: Vec<_> = dirs.iter().map(|dir| self.recover(dir.path())).collect();
         let recovering =
             stream::iter(recovering).buffered(CONCURRENT_RECOVERIES).collect::<Vec<bool>>();
-        let (clean, ()) = tokio::join!(recovering, reap(providers, &self.owners));
+        let (clean, ()) = tokio::join!(recovering, reap_apart(providers, &self.owners));
         let mut left = Vec::new();
         for (dir, clean) in dirs.into_iter().zip(clean) {
             if clean {
@@ -138,6 +140,25 @@ pub async fn recover_dead_workers(
 ) {
     let recovery = HostRecovery { base, owners, store, source, adopted: Arc::default() };
     let _unreadable = recovery.recover_dead(providers).await;
+}
+
+/// Removes environments of dead owners on a blocking thread: the proof of a death opens the lock of the
+/// owner, whose disk may give no answer.
+async fn reap_apart(providers: &[Arc<dyn Provider>], owners: &Arc<HostOwners>) {
+    let (providers, owners, runtime) = (providers.to_vec(), Arc::clone(owners), Handle::current());
+    let abandoned = CancellationToken::new();
+    let _abandon_when_dropped = abandoned.clone().drop_guard();
+    let work = move || {
+        runtime.block_on(async {
+            tokio::select! {
+                // First: the timers of a runtime that ends may not be asked any more.
+                biased;
+                () = abandoned.cancelled() => {}
+                () = reap(&providers, &owners) => {}
+            }
+        });
+    };
+    supervise::blocking(work).await;
 }
 
 /// Removes environments of dead owners.

@@ -29,6 +29,9 @@ use super::recovery::{HostRecovery, remove_leftovers, sweep};
 use super::{HostPaths, SPOOL_BYTES, limit_executions, provider, runner};
 use crate::engine::RunError;
 
+/// Longest time to remove the worker's directory: a disk that gives no answer must not keep the process.
+const CLOSE_LIMIT: Duration = Duration::from_secs(10);
+
 /// Decorator of the runner: tests need workers that die on request.
 pub type RunnerDecorator = fn(Arc<dyn Runner>) -> Arc<dyn Runner>;
 
@@ -116,8 +119,14 @@ impl WorkerProcess {
         if ended.reason == WorkerExitReason::Killed && !killed_by_signal.load(Ordering::Relaxed) {
             ended.reason = WorkerExitReason::Asked;
         }
-        let dirs = [self.workers, self.sandboxes];
-        supervise::blocking(move || close(dir, ended, &dirs)).await;
+        let (dirs, path) = ([self.workers, self.sandboxes], dir.path().to_owned());
+        let closing = supervise::blocking(move || close(dir, ended, &dirs));
+        if tokio::time::timeout(CLOSE_LIMIT, closing).await.is_err() {
+            let path = path.display();
+            tracing::warn!(
+                "the disk of {path} gives no answer: the next worker of this host removes what is left"
+            );
+        }
         Ok(ended)
     }
 

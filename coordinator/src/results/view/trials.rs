@@ -73,6 +73,9 @@ pub struct TrialRow {
     /// Cost of all its executions, as far as it is known; `None` if nothing of it is, or it is not
     /// settled.
     pub cost: Option<f64>,
+    /// Whether the cost of some model calls is not known.
+    #[serde(default)]
+    pub cost_is_lower_bound: bool,
     /// Worker of the execution that settled it, or that runs.
     pub worker: Option<String>,
     /// Duration of the execution that settled it, seconds.
@@ -205,6 +208,7 @@ impl RunView {
             reward: score.and_then(|score| score.reward),
             error: settled.and_then(|settled| settled.error.as_deref().cloned()),
             cost: score.and_then(|score| score.known_cost()),
+            cost_is_lower_bound: score.is_some_and(|score| score.model_use.unpriced_calls > 0),
             worker,
             total_sec: settled.and_then(|settled| settled.total_sec),
             settled_at: settled.map(|settled| settled.at),

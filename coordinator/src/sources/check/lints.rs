@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use rollout_protocol::spec::task::{NetworkPolicy, StepSpec};
+use rollout_protocol::spec::task::{NetworkPolicy, StepSpec, TaskFormat};
 use rollout_worker::confined::ConfinedDir;
 use rollout_worker::environment::dockerfile::Dockerfile;
 use rustix::fs::FileType;
@@ -152,8 +152,10 @@ impl TaskLinter<'_> {
                 let others = self.task.parts.steps.iter().any(|step| step.solution.is_some());
                 let message = if others {
                     "is missing: the oracle does nothing in this step"
+                } else if self.task.file.format.format == TaskFormat::Harbor {
+                    "is missing: trials of the oracle have an error beside their reward"
                 } else {
-                    "is missing: the oracle cannot run the task"
+                    "is missing: trials of the oracle fail"
                 };
                 self.warn(&file, None, message);
             }

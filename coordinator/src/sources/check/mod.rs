@@ -120,6 +120,11 @@ pub fn check(request: &CheckRequest) -> std::io::Result<CheckReport> {
         let error = datasets::check_packing(task, &dir.path().join("packed"))?;
         error.into_iter().for_each(|error| problems.error(error));
     }
+    // The agent of this job runs no solution.
+    tasks
+        .iter()
+        .flat_map(datasets::solution_line_end_errors)
+        .for_each(|error| problems.error(error));
     let (mut errors, warnings) = problems.into_parts();
     // The report lists the variables instead; only a job can allow them.
     errors.retain(|error| error.kind != ErrorKind::VariableNotListed);

@@ -119,7 +119,30 @@ fn task_with_common_mistake_is_warned_of() {
     let project = CheckProject::new();
     project.task("a");
     fs::remove_dir_all(project.0.path().join("a/solution")).expect("removed");
-    assert_eq!(project.warnings()[0].0, "solution/solve.sh:");
+    for (version, outcome) in
+        [("version = '1.0'\n", "oracle fail"), ("schema_version = '1.4'\n", "beside their reward")]
+    {
+        project.write("a/task.toml", version);
+        let warnings = project.warnings();
+        let [(at, message)] = warnings.as_slice() else { panic!("{version}: {warnings:?}") };
+        assert!(at == "solution/solve.sh:" && message.contains(outcome), "{warnings:?}");
+    }
+}
+
+#[test]
+fn script_written_on_windows_is_error_of_its_task() {
+    for script in ["solution/solve.sh", "tests/test.sh"] {
+        let project = CheckProject::new();
+        project.task("a");
+        let text = "#!/bin/bash\r\necho 1 > /logs/verifier/reward.txt\r\n";
+        project.write(&format!("a/{script}"), text);
+        let report = project.check(ProviderKind::Docker);
+        assert_eq!(report.n_errors(), 1, "{report:#?}");
+        let error = &report.tasks[0].errors[0];
+        assert_eq!((error.kind, error.line), (ErrorKind::BadFile, Some(1)));
+        assert!(error.file.ends_with(format!("a/{script}")), "{error}");
+        assert!(error.to_string().contains("lines that end with CR"), "{error}");
+    }
 }
 
 #[test]

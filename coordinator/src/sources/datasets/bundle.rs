@@ -132,11 +132,15 @@ pub async fn bundle(
         .chunks(TASKS_PER_BATCH);
     let mut bundled = Vec::new();
     let mut problems = Diagnostics::default();
+    let mut settled = Vec::new();
     while let Some(batch) = batches.next().await {
         let mut good = Vec::with_capacity(batch.len());
         for prepared in batch {
             match prepared {
-                Ok(prepared) => good.push(prepared),
+                Ok(mut prepared) => {
+                    settled.extend(prepared.refused_entry.take());
+                    good.push(prepared);
+                }
                 Err(PrepareError::File(error)) => problems.error(*error),
                 Err(PrepareError::Fatal(error)) => return Err(error),
             }
@@ -144,6 +148,10 @@ pub async fn bundle(
         store(good, sink, &mut bundled).await?;
     }
     save_pack_cache(sink).await;
+    // No task is left to run.
+    if bundled.iter().all(|task: &TaskBundle| task.spec.fault.is_some()) {
+        settled.into_iter().for_each(|error| problems.error(error));
+    }
     Ok(problems.finish(bundled)?.0)
 }
 
@@ -154,6 +162,8 @@ struct PreparedTask {
     rules: Digest,
     /// `None` for a task that cannot run.
     files: Option<LoadedTaskFiles>,
+    /// The error of a link out of it, or of another entry that is never packed.
+    refused_entry: Option<ConfigError>,
 }
 
 enum PrepareError {
@@ -188,16 +198,19 @@ async fn prepare(
     let same = TaskSpec { git_commit_id: None, other_rules: None, ..spec.clone() };
     let rules = Digest::sha256_json(&same)?;
     let task = Arc::new(task);
-    let mut files = None;
+    let (mut files, mut refused_entry) = (None, None);
     if spec.fault.is_none() {
         let has_model_agents = job.agents.iter().any(|agent| agent.spec.kind.calls_models());
         match read(&task, index, sink, has_model_agents).await {
             Ok(read) => files = Some(read),
             Err(PrepareError::File(error))
-                if !job.is_strict && error.kind == ErrorKind::TooLarge =>
+                if !job.is_strict
+                    && matches!(error.kind, ErrorKind::TooLarge | ErrorKind::BadFile) =>
             {
                 let shown = format!("{}/{}", spec.dataset, spec.name);
-                spec.fault = Some(faults::file_fault(&shown, &task.dir, &[*error]));
+                spec.fault =
+                    Some(faults::file_fault(&shown, &task.dir, std::slice::from_ref(&*error)));
+                refused_entry = Some(*error).filter(|error| error.kind == ErrorKind::BadFile);
             }
             Err(PrepareError::File(_)) if !task.dir.is_dir() => {
                 let message = format!("the task's directory {} no longer exists", shown(&task.dir));
@@ -207,7 +220,7 @@ async fn prepare(
             Err(error) => return Err(error),
         }
     }
-    Ok(PreparedTask { task, spec, rules, files })
+    Ok(PreparedTask { task, spec, rules, files, refused_entry })
 }
 
 /// Reads the files of a task; parts that are cached and stored are not packed.
@@ -267,7 +280,7 @@ async fn store(
     }
     sink.put_all(contents).await?;
     let mut documents = Vec::with_capacity(tasks.len());
-    for PreparedTask { task, mut spec, rules, files } in tasks {
+    for PreparedTask { task, mut spec, rules, files, .. } in tasks {
         if let Some(files) = files {
             assign_blobs(&task, &files, &mut spec, sink);
         }

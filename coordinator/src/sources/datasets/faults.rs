@@ -7,7 +7,7 @@ use std::path::Path;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 
 use super::task::invalid;
-use crate::config::{ConfigError, ConfigWarning, Diagnostics, ErrorKind};
+use crate::config::{ConfigError, ConfigWarning, Diagnostics};
 
 /// Errors named in the error of a trial; the others are only counted.
 const MAX_NAMED_ERRORS: usize = 5;
@@ -21,24 +21,19 @@ pub(super) struct FaultyTasks {
 
 impl FaultyTasks {
     /// The error of the trials of the task `shown` in `dir`, from the errors of its files. Warnings are
-    /// recorded. `None` if an error concerns the run: one of a path that leads out of the task.
+    /// recorded.
     pub(super) fn settle(
         &mut self,
         shown: &str,
         dir: &Path,
         own: Diagnostics,
         problems: &mut Diagnostics,
-    ) -> Option<TrialError> {
+    ) -> TrialError {
         let (errors, warnings) = own.into_parts();
         warnings.into_iter().for_each(|warning| problems.warning(warning));
-        let is_of_run = |error: &ConfigError| error.kind == ErrorKind::BadFile;
-        if errors.iter().any(is_of_run) {
-            errors.into_iter().for_each(|error| problems.error(error));
-            return None;
-        }
         let fault = file_fault(shown, dir, &errors);
         self.add(errors);
-        Some(fault)
+        fault
     }
 
     /// The error of the trials of the task `shown`, which cannot be fetched.
@@ -46,6 +41,13 @@ impl FaultyTasks {
         let message = format!("the task {shown} cannot be fetched: {}", summary(&error, None));
         self.add(vec![error]);
         invalid(ErrorType::TaskNotFound, ErrorCode::REFUSED, message)
+    }
+
+    /// The error of the trials of a task whose name is too long, told under the name `shown`.
+    pub(super) fn settle_misnamed(&mut self, shown: &str, error: ConfigError) -> TrialError {
+        let message = format!("the task {shown} cannot run: {}", summary(&error, None));
+        self.add(vec![error]);
+        invalid(ErrorType::TaskInvalid, ErrorCode::REFUSED, message)
     }
 
     fn add(&mut self, errors: Vec<ConfigError>) {

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use rollout_worker::confined::ConfinedDir;
 
-use super::TaskParts;
+use super::{DatasetTask, TaskParts};
+use crate::config::{ConfigError, ErrorKind, SourceLocation};
 
 /// Bytes that are read of a script: more than the comments before its first command.
 const BEGINNING_BYTES: u64 = 16 * 1024;
@@ -42,6 +43,25 @@ pub(super) fn find(root: &ConfinedDir, parts: &TaskParts, are_verified: bool) ->
         files.dedup();
     }
     found
+}
+
+/// The errors of scripts below a directory that were written on Windows.
+pub(super) fn errors<'a>(
+    dir: &'a Path,
+    scripts: impl IntoIterator<Item = &'a PathBuf>,
+) -> impl Iterator<Item = ConfigError> {
+    scripts.into_iter().map(|script| {
+        let location = SourceLocation { key: String::new(), line: Some(1) };
+        location.error(&dir.join(script), ErrorKind::BadFile, WHY, "lines that end with LF")
+    })
+}
+
+/// The errors of solutions of a task that were written on Windows. Those of other scripts are reported
+/// when the task is loaded, whatever the agents.
+pub(crate) fn solution_line_end_errors(task: &DatasetTask) -> Vec<ConfigError> {
+    // A directory that cannot be opened is an error of loading.
+    let Ok(root) = ConfinedDir::open(&task.dir) else { return Vec::new() };
+    errors(&task.dir, &find(&root, &task.parts, false).of_solution).collect()
 }
 
 fn is_windows(root: &ConfinedDir, file: &Path) -> bool {

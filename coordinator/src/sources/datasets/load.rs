@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
-use rollout_protocol::name;
+use rollout_protocol::limits::TASK_NAME_BYTES;
+use rollout_protocol::name::{self, InvalidPathComponent};
 
 use super::faults::FaultyTasks;
 use super::git::{CheckedOutCommits, RepositoryElsewhere};
@@ -122,12 +124,15 @@ fn load_one(
     found: &mut FoundSoFar<'_>,
     problems: &mut Diagnostics,
 ) -> Option<DatasetTask> {
-    let name = checked_name(&candidate, found.names, problems)?;
+    let (name, too_long) = checked_name(context, &candidate, found.names, problems)?;
     let TaskCandidate { dir, commit, pointers, unfetched, .. } = candidate;
     if let Some(error) = unfetched {
         return Some(task::unfetched(context, name, error, found.faulty));
     }
-    let task = task::load(context, name, dir, found.faulty, problems)?;
+    let task = match too_long {
+        Some(error) => task::misnamed(context, name, dir, error, found.faulty),
+        None => task::load(context, name, dir, found.faulty, problems)?,
+    };
     let fault = task.fault.clone().or(pointers_fault(context, &task, &pointers, problems));
     let git_commit_id = match commit {
         Some(commit) => Some(commit),
@@ -182,12 +187,14 @@ fn pointers_fault(
     Some(task::invalid(ErrorType::TaskInvalid, ErrorCode::MISSING_FILE, message))
 }
 
-/// The task's name, if it is valid in the results.
+/// The task's name in the results. A name that is too long is shortened, with its error, unless the run
+/// is strict; no other invalid name is used.
 fn checked_name(
+    context: &TaskLoadContext<'_>,
     candidate: &TaskCandidate,
     seen_names: &mut HashMap<String, String>,
     problems: &mut Diagnostics,
-) -> Option<String> {
+) -> Option<(String, Option<ConfigError>)> {
     let location = SourceLocation { key: String::new(), line: None };
     let dir = &candidate.dir;
     let expected = "a directory whose name is valid in the results";
@@ -196,17 +203,32 @@ fn checked_name(
         problems.error(location.error(dir, ErrorKind::BadValue, found, expected));
         return None;
     }
-    let name = candidate.name.clone();
+    let mut name = candidate.name.clone();
+    let mut too_long = None;
     if let Err(why) = name::check_task(&name) {
         let found = format!("the name {name:?}, which {why}");
         let place = if candidate.is_named_after_dir { dir } else { Path::new(&candidate.source) };
-        problems.error(location.error(place, ErrorKind::BadValue, found, expected));
-        return None;
+        let error = location.error(place, ErrorKind::BadValue, found, expected);
+        let is_long = matches!(why, InvalidPathComponent::TooLong(_));
+        let short = shortened(&name);
+        if !is_long || context.options.strict || name::check_task(&short).is_err() {
+            problems.error(error);
+            return None;
+        }
+        name = short;
+        too_long = Some(error);
     }
     if let Some(first) = seen_names.insert(name::fold_case(&name), candidate.source.clone()) {
         let found = format!("the name `{name}` of {}, which {first} also has", candidate.source);
         let expected = "names that differ in more than upper and lower case";
         problems.error(location.error(dir, ErrorKind::DuplicateName, found, expected));
     }
-    Some(name)
+    Some((name, too_long))
+}
+
+/// The beginning of a name, with a digest of the whole, for directories.
+fn shortened(name: &str) -> String {
+    let digest = Digest::sha256(name.as_bytes()).short();
+    let end = name.floor_char_boundary(TASK_NAME_BYTES - digest.len() - 1);
+    format!("{}-{digest}", &name[..end])
 }

@@ -7,8 +7,9 @@
 //!
 //! A task that cannot be read, that its repository lacks, that lacks a file, or that asks for
 //! something that the environment does not support, is kept with its fault: its trials settle as
-//! `task_invalid` or `task_not_found`, unless the run is strict. A path that leads out of a task, a
-//! variable or host that is not allowed, and a repository that does not answer, refuse the run.
+//! `task_invalid` or `task_not_found`, unless the run is strict. So are those of a task with a link
+//! out of it, which is never followed. A variable that is set, or a host, that is not allowed, and a
+//! repository that does not answer, refuse the run.
 
 mod bundle;
 mod capability;
@@ -54,7 +55,7 @@ pub(crate) use capability::trajectory_files;
 pub(crate) use discover::TASK_FILE;
 pub(crate) use git::checked_out_commit;
 pub(crate) use instruction::read as read_instruction;
-pub(crate) use line_ends::has_windows_line_ends;
+pub(crate) use line_ends::{has_windows_line_ends, solution_line_end_errors};
 pub(crate) use pack::check as check_packing;
 pub(crate) use spec::task_spec as specification;
 

@@ -311,7 +311,7 @@ impl PartSource {
         })?;
         let bad = |dir: &Path, name: &str| {
             let file = dir.join(name);
-            move |error: io::Error| fault(&file, ErrorKind::BadFile, unreadable(&error))
+            move |error: io::Error| fault(&file, ignore_fault(&error), unreadable(&error))
         };
         let filter: Box<PackFilter> = match self.ignore {
             IgnoreRules::Nothing => Box::new(|_, _| FilterDecision::Include),
@@ -474,6 +474,16 @@ fn io_error(action: &'static str, path: &Path, source: io::Error) -> ArchiveErro
     ArchiveError::Io { action, path: path.to_owned(), source }
 }
 
+/// Whether the task is at fault for a file with patterns that cannot be read, or the host.
+fn ignore_fault(error: &io::Error) -> ErrorKind {
+    use io::ErrorKind::{FileTooLarge, InvalidData, InvalidInput, IsADirectory, NotADirectory};
+    let is_of_task = matches!(
+        error.kind(),
+        FileTooLarge | InvalidData | InvalidInput | IsADirectory | NotADirectory
+    );
+    if is_of_task || leads_outside(error) { ErrorKind::BadFile } else { ErrorKind::Unreadable }
+}
+
 fn unreadable(error: &io::Error) -> String {
     format!("an entry that cannot be read: {error}")
 }
@@ -487,6 +497,19 @@ fn fault(file: &Path, kind: ErrorKind, found: String) -> Box<ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ignore_file_that_the_host_cannot_read_is_no_fault_of_its_task() {
+        for (kind, expected) in [
+            (io::ErrorKind::InvalidData, ErrorKind::BadFile),
+            (io::ErrorKind::IsADirectory, ErrorKind::BadFile),
+            (io::ErrorKind::PermissionDenied, ErrorKind::Unreadable),
+            (io::ErrorKind::StaleNetworkFileHandle, ErrorKind::Unreadable),
+            (io::ErrorKind::Other, ErrorKind::Unreadable),
+        ] {
+            assert_eq!(ignore_fault(&kind.into()), expected, "{kind:?}");
+        }
+    }
 
     #[test]
     fn directory_unreadable_is_reported_as_entry() {

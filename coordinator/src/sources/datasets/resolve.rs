@@ -13,8 +13,8 @@ use super::select::{NamedTask, select_tasks};
 use super::{discover, registry_names};
 use crate::config::{
     ConfigError, ConfigWarning, DatasetRef, DatasetSource, Diagnostics, ErrorKind, FetchAccess,
-    HostAccess, HostSource, Job, JobOptions, RegistryRef, SourceBounds, SourceLocation, TaskRef,
-    TaskSource, is_address, is_inside,
+    FetchNetwork, HostAccess, HostSource, Job, JobOptions, RegistryRef, SourceBounds,
+    SourceLocation, TaskRef, TaskSource, is_address, is_inside, without_secrets,
 };
 use crate::sources::registry::{
     self, FetchError, FetchRequest, FetchResults, FetchTarget, FetchedDirectory, IndexError,
@@ -350,6 +350,11 @@ impl DatasetResolver<'_> {
         (source, pending): (&mut ResolvedDataset, &mut Vec<PendingTask>),
     ) {
         let path = task.path.as_deref().map(normalize_path).unwrap_or_default();
+        if let Some(error) = self.unusable_address(task, &path, &reference.location) {
+            let address = task.git_url.as_deref().map(without_secrets).unwrap_or_default();
+            source.tasks.push(unfetched_task(name, address, error, format));
+            return;
+        }
         let refused = || self.refused_address(task, base.is_some());
         if let Some(found) = unavailable_reason(task, &path, base.is_some()).or_else(refused) {
             let expected = "tasks inside repositories";
@@ -374,6 +379,25 @@ impl DatasetResolver<'_> {
         };
         let location = reference.location.clone();
         pending.push(PendingTask { name: Some(name), request, location, format });
+    }
+
+    /// The error of a task with a `git_url` that is no address: it concerns that task alone. `None` if it
+    /// refuses the run: a strict one, or one of a user of a server.
+    fn unusable_address(
+        &self,
+        task: &TaskEntry,
+        path: &str,
+        location: &SourceLocation,
+    ) -> Option<ConfigError> {
+        let url = task.git_url.as_deref().filter(|url| !is_address(url))?;
+        let is_own_user = matches!(self.fetch.network, FetchNetwork::OwnUser);
+        if self.job.is_strict || !is_own_user || leaves_repository(path) {
+            return None;
+        }
+        let url = without_secrets(url);
+        let found = format!("the `git_url` {url:?} in the registry, which is not an address");
+        let expected = "the address of a git repository";
+        Some(location.error(&self.job.file, ErrorKind::BadValue, found, expected))
     }
 
     /// Why a job may not use the repository of a task. A registry of this host may name any.
@@ -494,7 +518,7 @@ impl DatasetResolver<'_> {
 
 /// The reason why a task of a registry is unavailable.
 fn unavailable_reason(task: &TaskEntry, path: &str, has_base: bool) -> Option<String> {
-    if !path.is_empty() && !is_inside(path) {
+    if leaves_repository(path) {
         return Some(format!("the task path `{path}` in the registry"));
     }
     match &task.git_url {
@@ -504,6 +528,11 @@ fn unavailable_reason(task: &TaskEntry, path: &str, has_base: bool) -> Option<St
         }
         _ => None,
     }
+}
+
+/// Whether the path of a task leads out of its repository.
+fn leaves_repository(path: &str) -> bool {
+    !path.is_empty() && !is_inside(path)
 }
 
 fn local_task(dir: PathBuf, format: Option<TaskFormat>) -> TaskCandidate {

@@ -38,7 +38,7 @@ impl TaskLoadContext<'_> {
     }
 }
 
-/// Loads the task in `dir`, without its commit; `None` if an error concerns the run.
+/// Loads the task in `dir`, without its commit; `None` if it cannot be loaded in a strict run.
 pub(super) fn load(
     context: &TaskLoadContext<'_>,
     name: String,
@@ -50,20 +50,24 @@ pub(super) fn load(
     let mut own = Diagnostics::default();
     let root = open(&dir, &mut own);
     let read = match &root {
-        Some(root) if !all_inside(&dir, root, top_level_entries(), problems) => return None,
+        Some(root) if !all_inside(&dir, root, top_level_entries(), &mut own) => None,
         Some(_) => read_task(&dir.join(TASK_FILE), context.format, &mut own),
         None => None,
     };
     if own.has_errors() && !context.options.strict {
-        let fault = Some(faulty.settle(&shown, &dir, own, problems)?);
-        let unread = || unreadable_task(&dir.join(TASK_FILE), context.format);
-        let (file, parts) = (read.unwrap_or_else(unread), TaskParts::default());
-        return Some(DatasetTask { fault, ..task_without_faults(name, dir, file, parts) });
+        let fault = faulty.settle(&shown, &dir, own, problems);
+        let file = read.unwrap_or_else(|| unreadable_task(&dir.join(TASK_FILE), context.format));
+        return Some(task_with_fault(name, dir, file, fault));
     }
     problems.extend(std::mem::take(&mut own));
     let (root, file) = (root?, read?);
-    if !all_inside(&dir, &root, entries_of_steps(&file), problems) {
-        return None;
+    if !all_inside(&dir, &root, entries_of_steps(&file), &mut own) {
+        if context.options.strict {
+            problems.extend(own);
+            return None;
+        }
+        let fault = faulty.settle(&shown, &dir, own, problems);
+        return Some(task_with_fault(name, dir, file, fault));
     }
     check_variables(context, &dir, &file, (&mut own, problems));
     let layout = TaskLayout::new(context.job, &root, &file);
@@ -87,7 +91,7 @@ pub(super) fn load(
         refuse_missing(&dir, missing.iter().chain(&unsolved), problems);
         unsupported.into_job_errors(context.job).for_each(|error| problems.error(error));
     } else if own.has_errors() {
-        fault = Some(faulty.settle(&shown, &dir, own, problems)?);
+        fault = Some(faulty.settle(&shown, &dir, own, problems));
     } else {
         problems.extend(own);
     }
@@ -113,11 +117,7 @@ fn line_end_faults(
 ) -> (Option<TrialError>, Option<TrialError>) {
     let has_oracle = context.job.agents.iter().any(|agent| agent.spec.kind == AgentKind::Oracle);
     let of_solution = scripts.of_solution.iter().filter(|_| has_oracle);
-    for script in scripts.of_task.iter().chain(of_solution) {
-        let location = SourceLocation { key: String::new(), line: Some(1) };
-        let file = dir.join(script);
-        let expected = "lines that end with LF";
-        let error = location.error(&file, ErrorKind::BadFile, line_ends::WHY, expected);
+    for error in line_ends::errors(dir, scripts.of_task.iter().chain(of_solution)) {
         if context.options.strict {
             problems.error(error);
         } else {
@@ -176,6 +176,12 @@ fn task_without_faults(
     }
 }
 
+/// A task whose parts are not looked at, because it cannot run.
+fn task_with_fault(name: String, dir: PathBuf, file: TaskFile, fault: TrialError) -> DatasetTask {
+    let task = task_without_faults(name, dir, file, TaskParts::default());
+    DatasetTask { fault: Some(fault), ..task }
+}
+
 /// The task of a registry that cannot be fetched.
 pub(super) fn unfetched(
     context: &TaskLoadContext<'_>,
@@ -183,10 +189,22 @@ pub(super) fn unfetched(
     error: ConfigError,
     faulty: &mut FaultyTasks,
 ) -> DatasetTask {
-    let fault = Some(faulty.settle_unfetched(&format!("{}/{name}", context.dataset), error));
+    let fault = faulty.settle_unfetched(&format!("{}/{name}", context.dataset), error);
     let file = unreadable_task(Path::new(TASK_FILE), context.format);
-    let task = task_without_faults(name, PathBuf::new(), file, TaskParts::default());
-    DatasetTask { fault, ..task }
+    task_with_fault(name, PathBuf::new(), file, fault)
+}
+
+/// The task in `dir` whose name is too long, under the name `name`.
+pub(super) fn misnamed(
+    context: &TaskLoadContext<'_>,
+    name: String,
+    dir: PathBuf,
+    error: ConfigError,
+    faulty: &mut FaultyTasks,
+) -> DatasetTask {
+    let fault = faulty.settle_misnamed(&format!("{}/{name}", context.dataset), error);
+    let file = unreadable_task(&dir.join(TASK_FILE), context.format);
+    task_with_fault(name, dir, file, fault)
 }
 
 /// An error of a task's definition.
@@ -244,7 +262,8 @@ fn all_inside(
 }
 
 /// Checks the variables of a task file. Its author is not the job's, so it may use only variables
-/// that the job lists: others concern the run. A variable that is not set concerns the task alone.
+/// that the job lists: another one that is set concerns the run. A variable that is not set concerns the task
+/// alone, because there is nothing to allow.
 fn check_variables(
     context: &TaskLoadContext<'_>,
     dir: &Path,
@@ -269,24 +288,31 @@ fn check_variable(
         hint: Some(hint),
         ..variable.location.error(file, kind, found, expected)
     };
+    let job = shown(&context.job.file);
     for (name, has_default) in variable.template.variables() {
         let listed = context.options.trust_tasks || context.job.task_env.contains(&name);
-        if !listed {
-            problems.error(fault(
-                ErrorKind::VariableNotListed,
-                format!("`${{{name}}}`, which the job does not allow tasks to use"),
-                "variables listed in the job's `task_env`",
-                format!(
-                    "add {name} to `task_env` in {}, or pass `-y` to allow every variable that tasks use",
-                    shown(&context.job.file)
-                ),
-            ));
-        } else if !has_default && !context.is_set(&name) {
+        let is_set = context.is_set(&name);
+        let listing = format!(
+            "add {name} to `task_env` in {job}, or pass `-y` to allow every variable that tasks use"
+        );
+        if !has_default && !is_set {
+            let hint = match listed {
+                true => format!("export {name}, or write `${{{name}:-default}}`"),
+                false => format!("export {name}, and {listing}"),
+            };
             own.error(fault(
                 ErrorKind::UnsetVariable,
                 format!("`${{{name}}}`, which is not set in the environment"),
                 "variables that are set",
-                format!("export {name}, or write `${{{name}:-default}}`"),
+                hint,
+            ));
+        } else if !listed {
+            let concerned = if is_set { &mut *problems } else { &mut *own };
+            concerned.error(fault(
+                ErrorKind::VariableNotListed,
+                format!("`${{{name}}}`, which the job does not allow tasks to use"),
+                "variables listed in the job's `task_env`",
+                listing,
             ));
         }
     }

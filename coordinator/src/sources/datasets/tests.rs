@@ -334,7 +334,7 @@ async fn task_bundle_is_stored_and_depends_on_content_only() {
 }
 
 #[tokio::test]
-async fn symlink_out_of_task_part_is_refused_for_all_tasks() {
+async fn symlink_out_of_task_part_fails_its_task_and_refuses_a_strict_run_or_one_without_others() {
     let project = DatasetProject::new(&job("{path: ./set}"));
     for task in ["a", "b", "c"] {
         project.task(&format!("set/{task}"));
@@ -342,17 +342,25 @@ async fn symlink_out_of_task_part_is_refused_for_all_tasks() {
     symlink("/etc/passwd", project.path("set/a/environment/passwd")).expect("linked");
     symlink("../../c", project.path("set/b/tests/up")).expect("linked");
     symlink("solve.sh", project.path("set/c/solution/same.sh")).expect("linked");
-    let (job, datasets, _) = project.load(false).expect("no faults");
-    let error = bundle(&job, datasets, &project.sink("scratch", None)).await.expect_err("faults");
-    let BundleError::Config(errors) = error else { panic!("faults of files: {error}") };
-    let found: Vec<_> = errors.errors.iter().map(|e| (e.file.clone(), e.kind)).collect();
-    assert_eq!(
-        found,
-        [
-            (project.path("set/a/environment/passwd"), ErrorKind::BadFile),
-            (project.path("set/b/tests/up"), ErrorKind::BadFile),
-        ]
-    );
+    let expected = ["set/a/environment/passwd", "set/b/tests/up"].map(|file| project.path(file));
+    let refused = async |strict, scratch: &str| {
+        let (job, datasets, _) = project.load(strict).expect("no faults");
+        let sink = project.sink(scratch, None);
+        let error = bundle(&job, datasets, &sink).await.expect_err("faults");
+        let BundleError::Config(errors) = error else { panic!("faults of files: {error}") };
+        assert!(errors.errors.iter().all(|error| error.kind == ErrorKind::BadFile), "{errors}");
+        errors.errors.into_iter().map(|error| error.file).collect::<Vec<_>>()
+    };
+    assert_eq!(refused(true, "strict").await, expected);
+    let bundled = project.bundle("scratch").await;
+    for (task, entry) in bundled.iter().zip(["environment/passwd", "tests/up"]) {
+        let fault = task.spec.fault.as_ref().expect("a fault");
+        assert_eq!(fault.kind, ErrorType::TaskInvalid);
+        assert!(fault.message.contains(&format!("cannot be read: {entry}: ")), "{fault}");
+    }
+    assert_eq!(bundled[2].spec.fault, None);
+    fs::remove_dir_all(project.path("set/c")).expect("removed");
+    assert_eq!(refused(false, "alone").await, expected);
 }
 
 #[test]

@@ -18,6 +18,17 @@ const PATHS_PER_CALL: usize = 500;
 /// The file that makes a directory a task.
 const TASK_FILE: &str = "task.toml";
 
+/// Beginning of a fetch into a temporary repository.
+pub(super) const QUIET_FETCH: [&str; 4] = ["fetch", "-q", "--no-tags", "--no-write-fetch-head"];
+
+/// Arguments that fetch all branches and tags; not into branches, one of which counts as checked out.
+pub(super) const ALL_REFERENCES: [&str; 3] =
+    ["origin", "+refs/heads/*:refs/fetched/heads/*", "+refs/tags/*:refs/fetched/tags/*"];
+
+/// Settings that a partial fetch leaves.
+pub(super) const PARTIAL_FETCH_KEYS: [&str; 2] =
+    ["remote.origin.promisor", "remote.origin.partialclonefilter"];
+
 /// A repository with one commit fetched and nothing checked out.
 pub(super) struct RepositoryClone<'a> {
     remote: &'a RemoteAccess,
@@ -70,14 +81,10 @@ impl<'a> RepositoryClone<'a> {
     /// Fetches only the commit without its files, else everything: not every server supports partial
     /// fetches. Returns whether it did the former.
     fn fetch_commit(&self) -> Result<bool, FetchError> {
-        const QUIET: [&str; 4] = ["fetch", "-q", "--no-tags", "--no-write-fetch-head"];
-        // Not into branches, one of which counts as checked out.
-        const EVERYTHING: [&str; 3] =
-            ["origin", "+refs/heads/*:refs/fetched/heads/*", "+refs/tags/*:refs/fetched/tags/*"];
         let alone = ["--depth=1", "--filter=blob:none", "origin", self.commit];
         let max_bytes = self.remote.max_bytes();
         let fetch = |args: &[&str]| {
-            self.remote.git_bounded(&self.dir, QUIET.iter().chain(args), &[], max_bytes)
+            self.remote.git_bounded(&self.dir, QUIET_FETCH.iter().chain(args), &[], max_bytes)
         };
         let Err(error) = fetch(&alone) else { return Ok(true) };
         let unreachable = |error: GitError| Err(error.into_unreachable(self.origin()));
@@ -85,10 +92,10 @@ impl<'a> RepositoryClone<'a> {
             return unreachable(error);
         }
         // Set by the partial fetch: git would ask a server of plain files for missing files without end.
-        for key in ["remote.origin.promisor", "remote.origin.partialclonefilter"] {
+        for key in PARTIAL_FETCH_KEYS {
             let _unset = self.remote.git(&self.dir, ["config", "--unset-all", key]);
         }
-        match fetch(&EVERYTHING) {
+        match fetch(&ALL_REFERENCES) {
             Ok(_) => Ok(false),
             Err(error) => unreachable(error),
         }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rollout_worker::supervise;
 
 use super::FetchError;
+use super::abbreviations::{self, AllCommits};
 use super::cache::RepositoryCache;
 use super::clone::{RepositoryClone, ancestors};
 use super::origin::{Origin, Revision};
@@ -141,7 +142,8 @@ fn resolve_revisions(
 ) -> (Vec<Result<String, FetchError>>, Vec<String>) {
     let wanted: Vec<&Revision> = revisions.iter().collect();
     match heads::query_commits(remote, &wanted) {
-        Ok(found) => {
+        Ok(mut found) => {
+            resolve_abbreviations(cache, remote, &wanted, &mut found);
             for (revision, commit) in wanted.iter().zip(&found) {
                 if let Ok(commit) = commit {
                     // Best effort: only a later run without network needs it.
@@ -166,6 +168,44 @@ fn resolve_revisions(
                 )
             });
             (found, warning.into_iter().collect())
+        }
+    }
+}
+
+/// Replaces the errors of names that are abbreviated ids of commits, and of no branch or tag. The commits are
+/// fetched once, for the ids that are not in the cache.
+fn resolve_abbreviations(
+    cache: &RepositoryCache,
+    remote: &RemoteAccess,
+    wanted: &[&Revision],
+    found: &mut [Result<String, FetchError>],
+) {
+    let mut commits: Option<Result<AllCommits<'_>, FetchError>> = None;
+    for (revision, answer) in wanted.iter().zip(found) {
+        let Revision::Named(name) = revision else { continue };
+        let is_unknown = matches!(answer, Err(FetchError::UnknownReference { .. }));
+        if !is_unknown || !abbreviations::is_abbreviation(name) {
+            continue;
+        }
+        let id = name.to_ascii_lowercase();
+        let known = cache.cached_commit(revision).filter(|commit| commit.starts_with(&id));
+        if let Some(known) = known {
+            *answer = Ok(known);
+            continue;
+        }
+        let fetched = commits.get_or_insert_with(|| {
+            let id_digits = heads::query_id_digits(remote)?;
+            AllCommits::fetch(cache, remote, id_digits)
+        });
+        let commit = match fetched {
+            Ok(all) => all.find(&id),
+            Err(error) => Err(error.clone()),
+        };
+        match commit {
+            Ok(Some(commit)) => *answer = Ok(commit),
+            // The name has its own error.
+            Ok(None) => {}
+            Err(error) => *answer = Err(error),
         }
     }
 }

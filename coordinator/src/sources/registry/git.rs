@@ -128,11 +128,16 @@ fn is_denial(said: &str) -> bool {
     DENIALS.iter().any(|words| said.contains(words))
 }
 
-/// Whether the server answered that it has no such repository.
+/// Whether there is no such repository: the server said so, or no server can have it.
 fn is_absence(said: &str) -> bool {
     // `repository 'https://…/' not found` is git's word for 404.
     let is_404 = said.contains("repository '") && said.contains("' not found");
-    is_404 || ABSENCES.iter().any(|words| said.contains(words))
+    is_404 || is_unknown_scheme(said) || ABSENCES.iter().any(|words| said.contains(words))
+}
+
+/// Whether git fetches no address of its scheme: the calls allow only known ones.
+fn is_unknown_scheme(said: &str) -> bool {
+    said.contains("transport '") && said.contains("' not allowed")
 }
 
 /// Git's words for a denial, in short. A page to which a server redirects is told without the query of
@@ -182,6 +187,7 @@ mod tests {
             "fatal: repository 'https://h/x.git/' not found",
             "remote: Repository not found.; fatal: repository 'https://h/x.git/' not found",
             "ERROR: Repository not found.; fatal: Could not read from remote repository.",
+            "fatal: transport 'nothing' not allowed",
         ] {
             assert!(matches!(error(said), FetchError::NoRepository { .. }), "{said}");
             assert!(error(said).is_of_its_task() && !error(said).is_outage(), "{said}");

@@ -35,6 +35,13 @@ pub(super) fn query_commits(
     Ok(answers)
 }
 
+/// Digits of the object ids of a repository.
+pub(super) fn query_id_digits(remote: &RemoteAccess) -> Result<usize, FetchError> {
+    let url = remote.origin().url().to_owned();
+    let all = list(remote, &["ls-remote".to_owned(), "--".to_owned(), url])?;
+    Ok(all.values().next().map_or(40, String::len))
+}
+
 fn list(remote: &RemoteAccess, args: &[String]) -> Result<BTreeMap<String, String>, FetchError> {
     let text = remote.git(Path::new("/"), args);
     let text = text.map_err(|error| error.into_unreachable(remote.origin()))?;

@@ -17,6 +17,7 @@
 //! * Heads are queried whenever the repository answers; otherwise the last known commit is used,
 //!   with a warning.
 
+mod abbreviations;
 mod cache;
 mod clone;
 mod disk_bound;
@@ -74,7 +75,7 @@ pub enum FetchError {
         /// The end of git's output.
         said: String,
     },
-    /// Its server answers that it has no such repository.
+    /// Its server answers that it has no such repository, or its address has an unknown scheme.
     #[error("cannot fetch the repository {url}: {said}")]
     NoRepository {
         /// Address, without password.
@@ -149,6 +150,14 @@ pub enum FetchError {
         /// The id as written.
         commit: String,
     },
+    /// Several commits of the repository have ids that begin so.
+    #[error("the commit {commit}, which is ambiguous: ids of several commits in {url} begin so")]
+    AmbiguousCommit {
+        /// Address.
+        url: String,
+        /// The abbreviated id.
+        commit: String,
+    },
     /// The commit has no such directory.
     #[error("the directory `{path}`, which is not in {url} at {commit}{}", near.as_ref().map(|n| format!(" (did you mean `{n}`?)")).unwrap_or_default())]
     MissingPath {
@@ -182,11 +191,14 @@ pub enum FetchError {
 }
 
 impl FetchError {
-    /// Whether the repository was read and lacks what was asked for. Otherwise the fetch failed.
+    /// Whether the repository was read and lacks what was asked for, or has several. Otherwise the fetch failed.
     pub fn is_missing(&self) -> bool {
         matches!(
             self,
-            Self::UnknownReference { .. } | Self::MissingCommit { .. } | Self::MissingPath { .. }
+            Self::UnknownReference { .. }
+                | Self::MissingCommit { .. }
+                | Self::AmbiguousCommit { .. }
+                | Self::MissingPath { .. }
         )
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use crate::config::{RepositoryPlace, without_secrets};
+use crate::config::{RepositoryPlace, without_secrets, without_secrets_of};
 
 /// A repository.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,7 +40,7 @@ impl Origin {
 
     /// Removes the address's user and password from the output of a program.
     pub(super) fn redact(&self, text: &str) -> String {
-        text.replace(&self.url, &self.redacted_url())
+        without_secrets_of(&self.url, text)
     }
 
     /// The repository's own name.

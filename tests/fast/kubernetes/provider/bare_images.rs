@@ -1,5 +1,6 @@
 //! Images without a shell and other programs, with and without the helper's.
 
+use rollout_tests::kube::PullOutcome;
 use rollout_worker::environment::{FailureKind, Upload};
 use tokio::io::AsyncReadExt as _;
 
@@ -95,5 +96,24 @@ async fn image_without_programs_is_unsupported_without_the_helper() {
         for text in [named, "helper_image"] {
             assert!(failure.message.contains(text), "{image}: {failure}");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn helper_that_fails_names_its_setting_and_blames_no_task() {
+    if !ignored::is_root_or_ignored("which can replace programs of a container") {
+        return;
+    }
+    let fixture = fixture(true);
+    let busybox =
+        |script: &str| ImageFixture::new().file("/usr/local/bin/busybox", script.as_bytes(), 0o755);
+    for (what, helper) in [
+        ("missing", ImageFixture::new().pull(PullOutcome::Missing)),
+        ("failing", busybox("#!/bin/sh\nexit 64\n")),
+    ] {
+        fixture.double.image(HELPER, helper);
+        let failure = fixture.creation_failure(BARE).await;
+        assert_eq!(failure.kind, FailureKind::Service, "{what}: {}", failure.chain());
+        assert!(failure.message.contains("`helper_image`"), "{what}: {failure}");
     }
 }

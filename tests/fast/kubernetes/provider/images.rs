@@ -49,6 +49,7 @@ impl BuildFixture {
             image: BUILDER.to_owned(),
             push_secret: None,
             insecure: false,
+            registry_mirrors: BTreeMap::new(),
             resources: BTreeMap::new(),
             takeover_after_sec: 3,
         }
@@ -456,8 +457,9 @@ async fn builder_and_its_commands_get_the_proxies_that_objects_do_not_show() {
         return;
     }
     let fixture = BuildFixture::new(&format!(
-        "RUN [ \"$HTTPS_PROXY $NO_PROXY\" = \"http://me:its-password@proxy.test:3128 corp\" ]\n\
-         RUN case ,$daemon_no_proxy, in ,corp,*,registry.test,*) ;; *) exit 1 ;; esac\n\
+        "RUN [ \"$HTTPS_PROXY\" = http://me:its-password@proxy.test:3128 ]\n\
+         RUN [ \"$NO_PROXY\" = corp,localhost,127.0.0.1,::1,.svc,.cluster.local ]\n\
+         RUN case ,$daemon_no_proxy, in ,corp,*,.svc,.cluster.local,registry.test,*) ;; *) exit 1 ;; esac\n\
          {WAIT}",
     ));
     let env = [("HTTPS_PROXY", "http://me:its-password@proxy.test:3128"), ("NO_PROXY", "corp")];

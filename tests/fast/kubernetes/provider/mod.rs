@@ -29,7 +29,7 @@ use rollout_worker::environment::kubernetes::{
 };
 use rollout_worker::environment::{
     CaBundle, CreateRequest, Environment, EnvironmentLabels, EnvironmentPurpose, ExecCommand,
-    Failure, Image, ImageSource, OutputSink, OutputStream, Owner, Provider as _,
+    Failure, Image, ImageSource, OutputSink, OutputStream, Owner, Provider as _, ProxyKey,
 };
 
 /// Image of ordinary pods.
@@ -67,7 +67,8 @@ fn provider_with(
     options: KubernetesOptions,
     ca_bundle: Option<CaBundle>,
 ) -> Arc<KubernetesProvider> {
-    Arc::new(KubernetesProvider::new(OptionsSource::Given(Box::new(options)), ca_bundle))
+    let source = OptionsSource::Given(Box::new(options));
+    Arc::new(KubernetesProvider::new(source, ca_bundle, ProxyKey::default()))
 }
 
 impl PodFixture {

@@ -285,6 +285,11 @@ async fn probe_that_cannot_start_is_no_verdict() {
     assert_eq!(failure.kind, FailureKind::Service, "{}", failure.chain());
     assert!(failure.message.contains("cannot probe network policies"), "{failure}");
     assert_eq!(fixture.double.pods(), Vec::<Value>::new(), "nothing is left");
+    let mute = ImageFixture::new().without(&["bash", "python3", "nc"]);
+    fixture.double.image(PROBE, mute);
+    let failure = fixture.provider.create(closed()).await.expect_err("nothing can tell");
+    assert_eq!(failure.kind, FailureKind::NotPermitted, "{}", failure.chain());
+    assert!(failure.message.contains("`probe_image`"), "{failure}");
     fixture.double.image(PROBE, working);
     let environment = fixture.provider.create(closed()).await;
     let environment = environment.unwrap_or_else(|failure| panic!("{}", failure.chain()));

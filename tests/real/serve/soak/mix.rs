@@ -57,7 +57,7 @@ pub(super) fn fleet() -> Option<FarmFleet> {
     let search = ExampleSearch::example("tree.yaml")
         .with_replacement("max_depth: 3", "max_depth: 1")
         .with_replacement("eval_timeout_seconds: 8", "eval_timeout_seconds: 3")
-        .with_replacement("k < 8000", "k < 300");
+        .with_replacement("k < 2000", "k < 300");
     let project = search.write(farm_project());
     let examples = project.path().join("examples").display().to_string();
     FarmFleet::start(project, &["--allow-path", &examples], ("ROLLOUT_TEST_UNUSED", ""))

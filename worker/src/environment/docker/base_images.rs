@@ -186,13 +186,13 @@ fn check_name(base: &BaseImage) -> Result<(), Failure> {
     })
 }
 
-/// The Dockerfile of a build, if it can be read.
+/// The Dockerfile of a build, if it can be read. Blocks.
 pub(super) fn dockerfile(build: &BuildSpec) -> Option<Dockerfile> {
     let text = std::fs::read(build.context.join(&build.dockerfile)).ok()?;
     Some(Dockerfile::read(&String::from_utf8_lossy(&text)))
 }
 
-/// The base images of a build. A Dockerfile that cannot be read has none.
+/// The base images of a build. A Dockerfile that cannot be read has none. Blocks.
 pub(super) fn images(build: &BuildSpec) -> Vec<BaseImage> {
     dockerfile(build).map(|file| file.base_images(&build.args)).unwrap_or_default()
 }

@@ -34,7 +34,7 @@ pub(super) fn access(settings: &ProviderSpec) -> ImageAccess {
     }
 }
 
-/// The base images of a build, also those whose name has arguments of platforms.
+/// The base images of a build, also those whose name has arguments of platforms. Blocks.
 pub(super) fn images(build: &BuildSpec) -> Vec<BaseImage> {
     let file = base_images::dockerfile(build);
     let images = file.map(|file| file.images_of_platform(&platform_arguments(build), &build.args));
@@ -68,7 +68,7 @@ fn platform_arguments(build: &BuildSpec) -> BTreeMap<String, String> {
 }
 
 /// The images that the stages of a build start from. A Dockerfile that cannot be read has none: its
-/// build fails.
+/// build fails. Blocks.
 ///
 /// # Errors
 /// An image cannot be told before the build, or no registry resolves it.
@@ -164,13 +164,17 @@ fn untold(image: &str) -> Failure {
     Failure::new(FailureKind::Refused, message)
 }
 
+/// The triggers of an image.
+pub(super) fn of(found: &ImageInspect) -> impl Iterator<Item = &String> {
+    found.config.iter().filter_map(|config| config.on_build.as_ref()).flatten()
+}
+
 /// Refuses an image whose triggers fetch something.
 ///
 /// # Errors
 /// One of them does, or may do.
 pub(super) fn check(image: &str, found: &ImageInspect) -> Result<(), Failure> {
-    let mut triggers = found.config.iter().filter_map(|config| config.on_build.as_ref()).flatten();
-    let Some(trigger) = triggers.find(|trigger| may_fetch(trigger)) else {
+    let Some(trigger) = of(found).find(|trigger| may_fetch(trigger)) else {
         return Ok(());
     };
     let message = format!(
@@ -221,6 +225,7 @@ mod tests {
             assert_eq!(refused.expect_err(trigger).kind, FailureKind::Refused, "{trigger}");
         }
         let plain = ["RUN npm install", "COPY package.json /app/", "ADD . /app", "WORKDIR /app"];
+        assert_eq!(of(&image(&plain)).count(), plain.len());
         for image in [image(&plain), image(&[]), ImageInspect::default()] {
             assert!(check("a", &image).is_ok(), "{image:?}");
         }

@@ -115,7 +115,8 @@ mod tests {
 
     #[test]
     fn entry_of_engine_wins_over_default_as_a_whole() {
-        let text = r#"{"auths": {"r": {"auth": "eA=="}}, "proxies": {
+        let text = r#"{"auths": {"r": {"auth": "eA=="}, "s": {"identitytoken": "t"}, "u": {}},
+            "credsStore": "pass", "credHelpers": {"v": "w"}, "proxies": {
             "default": {"httpProxy": "http://u:p@d:1", "httpsProxy": "http://d:2",
                 "noProxy": "*.corp", "ftpProxy": "http://d:3", "allProxy": "socks5://d:4"},
             "tcp://engine:2375": {"httpsProxy": "http://e:1", "httpProxy": ""}}}"#;

@@ -1,5 +1,6 @@
 //! One container: its properties, its state, its removal.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -16,6 +17,7 @@ use super::client::DockerClient;
 use super::failure::{has_status, says};
 use super::network::ContainerNetwork;
 use super::storage::StorageLimit;
+use crate::environment::service_hosts::ServiceHosts;
 use crate::environment::{Failure, FailureKind};
 use crate::supervise::Task;
 
@@ -47,6 +49,10 @@ pub(super) struct Container {
     pub(super) name: String,
     /// Its network.
     pub(super) network: ContainerNetwork,
+    /// Hosts that its commands reach without a proxy.
+    pub(super) service_hosts: ServiceHosts,
+    /// The lists of such hosts among its own variables.
+    pub(super) own_lists: BTreeMap<String, String>,
     /// Its storage limit, if there is one.
     pub(super) storage: OnceLock<StorageLimit>,
     /// The reason why its storage limit ended it, if it did.
@@ -71,6 +77,8 @@ impl Container {
             engine_id,
             name,
             network,
+            service_hosts: ServiceHosts::default(),
+            own_lists: BTreeMap::new(),
             storage: OnceLock::new(),
             over_storage: OnceLock::new(),
             oom_seen: AtomicBool::new(false),
@@ -103,6 +111,14 @@ impl Container {
     /// Whether its first process is running.
     pub(super) async fn is_running(&self) -> Result<bool, Failure> {
         Ok(self.inspect().await?.state.and_then(|state| state.running) == Some(true))
+    }
+
+    /// Checks that its first process is running.
+    ///
+    /// # Errors
+    /// The reason why it is not, with its output.
+    pub(super) async fn check_running(&self) -> Result<(), Failure> {
+        if self.is_running().await? { Ok(()) } else { Err(self.exit_failure().await) }
     }
 
     /// The reason why it is not running, with its output.

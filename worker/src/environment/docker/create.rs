@@ -21,6 +21,7 @@ use super::failure::{has_status, says};
 use super::network::ContainerNetwork;
 use super::storage::StorageLimit;
 use super::{labels, oom};
+use crate::environment::service_hosts::lists_of;
 pub(super) use crate::environment::start::KEEP_ALIVE;
 use crate::environment::{
     CreateRequest, EnvironmentLabels, EnvironmentPurpose, Failure, FailureKind,
@@ -75,7 +76,7 @@ pub(super) async fn create(
     let (id, limits) = make(client, no_storage_limits, settings, &request, &name).await?;
     let container = Container::new(Arc::clone(client), id, name, network);
     match bring_up(&container, request, limits).await {
-        Ok(RunningState { workdir, limits, has_own_programs }) => {
+        Ok(RunningState { workdir, limits, has_own_programs, .. }) => {
             let storage = StorageLimit::for_container(&container, Vec::new(), limits).await;
             let project = None;
             Ok(StartedContainer { container, workdir, has_own_programs, limits, storage, project })
@@ -321,6 +322,8 @@ pub(super) struct RunningState {
     pub(super) limits: EnforcedLimits,
     /// Whether it runs a program besides the command that keeps it alive.
     pub(super) has_own_programs: bool,
+    /// The lists of hosts without a proxy among its variables.
+    pub(super) own_lists: BTreeMap<String, String>,
 }
 
 /// Checks that a started container stays up.
@@ -348,7 +351,15 @@ pub(super) async fn check_running(
     if limits.storage == LimitEnforcement::Enforced && !limiting {
         limits.storage = LimitEnforcement::Measured;
     }
-    Ok(RunningState { workdir: workdir(config.working_dir), limits, has_own_programs })
+    let own_lists = own_lists(config.env.as_deref());
+    let workdir = workdir(config.working_dir);
+    Ok(RunningState { workdir, limits, has_own_programs, own_lists })
+}
+
+/// The lists of hosts without a proxy among a container's variables, from the engine's description.
+pub(super) fn own_lists(variables: Option<&[String]>) -> BTreeMap<String, String> {
+    let variables = variables.unwrap_or_default().iter();
+    lists_of(variables.filter_map(|variable| variable.split_once('=')))
 }
 
 /// A container's working directory, from the engine's description.

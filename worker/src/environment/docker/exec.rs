@@ -73,7 +73,8 @@ impl Container {
         self.command_exit(&found, &what, &printed).await
     }
 
-    async fn create_exec(&self, command: ExecCommand, what: &str) -> Result<String, Failure> {
+    async fn create_exec(&self, mut command: ExecCommand, what: &str) -> Result<String, Failure> {
+        self.service_hosts.exempt_command(&mut command.env, &self.own_lists);
         let env = command.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let options = CreateExecOptions {
             attach_stdout: Some(true),

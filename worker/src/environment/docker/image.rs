@@ -22,9 +22,11 @@ use crate::environment::failed_builds::{FailedBuilds, ImageFailure};
 use crate::environment::image_reference::ImageReference;
 use crate::environment::single_flight::SingleFlight;
 use crate::environment::{
-    BaseDigests, CaBundle, Failure, FailureKind, Image, ImageRequest, ImageSource, registry_failure,
+    BaseDigests, CaBundle, Failure, FailureKind, Image, ImageRequest, ImageSource, ProxyKey,
+    registry_failure,
 };
 use crate::shown_path::shown;
+use crate::supervise;
 
 /// Version of how contexts become images. It is part of the tag, so that images built in another
 /// way are not reused.
@@ -44,6 +46,8 @@ pub(super) struct ImageManager {
     locks: PathBuf,
     frontends: Arc<FrontendSelector>,
     ca_bundle: Option<CaBundle>,
+    /// The key of the digests of proxies, beside the locks.
+    proxy_key: Arc<ProxyKey>,
     bases: BaseImageResolver,
     in_progress: SingleFlight<Result<Option<ImageBuild>, ImageFailure>>,
     forced: Mutex<LruCache<(String, RunId), ()>>,
@@ -63,11 +67,13 @@ impl ImageManager {
         let forced = Mutex::new(LruCache::new(FORCED_BUILDS));
         let in_progress = SingleFlight::default();
         let bases = BaseImageResolver::new(Arc::clone(&client));
+        let proxy_key = Arc::new(ProxyKey::in_directory(&locks));
         Self {
             client,
             locks,
             frontends,
             ca_bundle,
+            proxy_key,
             bases,
             in_progress,
             forced,
@@ -86,9 +92,10 @@ impl ImageManager {
         request: ImageRequest,
         platform: Option<String>,
     ) -> Result<Image, Failure> {
+        let names_own = compose::names_own_image(&request.source).await;
         match &request.source {
             ImageSource::Named(name) => self.prepare_named(name.clone(), &request, platform).await,
-            ImageSource::Context { digest, dir } if compose::defines_image(dir) => {
+            ImageSource::Context { digest, .. } if names_own => {
                 Ok(Image::found(format!("{}{digest}", compose::SERVICES_REFERENCE_PREFIX)))
             }
             ImageSource::Context { digest, dir } => {
@@ -130,13 +137,16 @@ impl ImageManager {
     ) -> Result<Image, Failure> {
         build.access = base_triggers::access(&request.settings);
         build.proxies = request.proxies.clone();
+        build.proxy_key = Arc::clone(&self.proxy_key);
         build.ca_bundle.clone_from(&self.ca_bundle);
         build.recipe = recipe(&build, self.frontends.named());
         if !build.is_local {
-            let images = match build.is_guarded() {
-                true => base_triggers::images(&build),
-                false => base_images::images(&build),
-            };
+            let read = build.clone();
+            let images = supervise::blocking(move || match read.is_guarded() {
+                true => base_triggers::images(&read),
+                false => base_images::images(&read),
+            });
+            let images = images.await;
             build.base_images = self.bases.resolve(request.labels.run, images).await?;
         }
         build.tag = tag(&build);
@@ -145,7 +155,7 @@ impl ImageManager {
         if forced.as_ref().is_none_or(|key| self.was_forced(key))
             && let Some(found) = inspect(&self.client, &tag).await?
         {
-            lock::touch(&lock::lock_path(&self.locks, &tag));
+            lock::touch(lock::lock_path(&self.locks, &tag)).await;
             return Ok(Image { build: read_build_label(&found), ..Image::found(tag) });
         }
         let run = request.labels.run;
@@ -153,12 +163,12 @@ impl ImageManager {
             && self.failed.get(&(tag.clone(), run)).is_none()
             && let Some(earlier) = self.find_earlier(run, &build).await?
         {
-            lock::touch(&lock::lock_path(&self.locks, &earlier.reference));
+            lock::touch(lock::lock_path(&self.locks, &earlier.reference)).await;
             return Ok(earlier);
         }
         // An image that is there was checked when it was built: its recipe says so.
         if build.is_guarded() {
-            self.check_triggers(&build, request).await?;
+            build.has_triggers = self.check_triggers(&build, request).await?;
         }
         let key = format!("build {tag} for {run}, forced: {}", request.force_build);
         let (client, locks) = (Arc::clone(&self.client), self.locks.clone());
@@ -180,7 +190,7 @@ impl ImageManager {
         let (result, made) = self.in_progress.join(&key, work).await;
         match result {
             Ok(build) => {
-                lock::touch(&lock::lock_path(&self.locks, &tag));
+                lock::touch(lock::lock_path(&self.locks, &tag)).await;
                 if let Some(key) = forced {
                     self.forced.lock().unwrap_or_else(PoisonError::into_inner).put(key, ());
                 }
@@ -190,14 +200,16 @@ impl ImageManager {
         }
     }
 
-    /// Refuses a build whose base images have triggers that fetch something. An image that the engine
-    /// does not have is pulled: it cannot be told otherwise.
+    /// Refuses a build whose base images have triggers that fetch something; returns whether they have
+    /// others. An image that the engine does not have is pulled: it cannot be told otherwise.
     async fn check_triggers(
         &self,
         build: &BuildSpec,
         request: &ImageRequest,
-    ) -> Result<(), Failure> {
-        for base in base_triggers::bases(build)? {
+    ) -> Result<bool, Failure> {
+        let mut has_triggers = false;
+        let read = build.clone();
+        for base in supervise::blocking(move || base_triggers::bases(&read)).await? {
             let reference = &base.reference;
             self.prepare_named(reference.clone(), request, base.platform.clone()).await?;
             let found = inspect(&self.client, reference).await?.ok_or_else(|| {
@@ -205,8 +217,9 @@ impl ImageManager {
                 Failure::new(FailureKind::Unreachable, message)
             })?;
             base_triggers::check(&base.image, &found)?;
+            has_triggers |= base_triggers::of(&found).next().is_some();
         }
-        Ok(())
+        Ok(has_triggers)
     }
 
     /// An image of an earlier run, for when a registry does not resolve a base image. If all are
@@ -324,7 +337,7 @@ fn recipe(build: &BuildSpec, frontend: Option<&str>) -> String {
     if build.is_guarded() {
         hasher.update_part(b"guarded");
     }
-    if let Some(proxies) = build.proxies.digest() {
+    if let Some(proxies) = build.proxies.digest(&build.proxy_key) {
         hasher.update_part(b"proxies");
         hasher.update_part(proxies.as_bytes());
     }

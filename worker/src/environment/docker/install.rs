@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
 
 use bollard::models::ImageInspect;
 use rollout_protocol::digest::{Digest, DigestHasher};
+use tempfile::TempDir;
 
 use super::build::{self, BuildSpec};
 use super::image::{self, ImageManager};
 use crate::environment::{
     Failure, FailureKind, Image, ImageRequest, ImageSource, InstallRequest, compose,
 };
+use crate::supervise::{self, BlockingDrop};
 
 /// Name of the script in the build context, and of its copy while it runs.
 const SCRIPT: &str = "install.sh";
@@ -46,9 +47,10 @@ impl ImageManager {
                 format!("cannot write the files that install an agent in {}", base.reference);
             Failure::local(FailureKind::Bug, message, error)
         };
-        let directory = tempfile::tempdir().map_err(failed)?;
         let text = dockerfile(&base.reference, &request.env, user);
-        write_context(directory.path(), &text, &request.script).map_err(failed)?;
+        let (file, script) = (text.clone(), request.script.clone());
+        let directory = supervise::blocking(move || write_context(&file, &script)).await;
+        let directory = directory.map_err(failed)?;
         let digest =
             content_digest(found.id.as_deref().unwrap_or_default(), &text, &request.script);
         let context = directory.path().to_owned();
@@ -84,9 +86,12 @@ fn is_plain_user(user: &str) -> bool {
     is_plain(name) && is_plain(group)
 }
 
-fn write_context(directory: &Path, dockerfile: &str, script: &str) -> io::Result<()> {
-    std::fs::write(directory.join(build::DOCKERFILE), dockerfile)?;
-    std::fs::write(directory.join(SCRIPT), script)
+/// Writes a build context to a temporary directory. Blocks.
+fn write_context(dockerfile: &str, script: &str) -> io::Result<BlockingDrop<TempDir>> {
+    let directory = tempfile::tempdir()?;
+    std::fs::write(directory.path().join(build::DOCKERFILE), dockerfile)?;
+    std::fs::write(directory.path().join(SCRIPT), script)?;
+    Ok(BlockingDrop::new(directory))
 }
 
 /// The Dockerfile. Variables hold for the script only, and the user of the image stays.

@@ -110,7 +110,7 @@ impl Container {
         }
         // A first process that cannot start appears to run for some milliseconds.
         sleep(SETTLED_AFTER).await;
-        if self.is_running().await? { Ok(()) } else { Err(self.exit_failure().await) }
+        self.check_running().await
     }
 }
 

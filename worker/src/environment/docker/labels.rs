@@ -16,6 +16,10 @@ pub(super) const BUILD: &str = "dev.rollout.build";
 /// On every built image: digest of the build without its base images.
 pub(super) const RECIPE: &str = "dev.rollout.recipe";
 
+/// Label of a layer: digest of the proxies with which later ones are made, where the builder does not tell
+/// them apart. That of proxies with logins has a secret key.
+pub(super) const PROXIES: &str = "dev.rollout.proxies";
+
 /// On every container: the execution.
 pub(super) const EXEC: &str = "dev.rollout.exec";
 

@@ -5,13 +5,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use crate::supervise;
+
 /// The lock file of an image's build. Its modification time is the time of the image's last use.
 pub(super) fn lock_path(locks: &Path, tag: &str) -> PathBuf {
     locks.join(format!("{}.lock", tag.rsplit(':').next().unwrap_or(tag)))
 }
 
 /// Records a use of an image.
-pub(super) fn touch(path: &Path) {
+pub(super) async fn touch(path: PathBuf) {
+    supervise::blocking(move || touch_blocking(&path)).await;
+}
+
+fn touch_blocking(path: &Path) {
     if let Some(parent) = path.parent() {
         // If this fails, opening the file reports the reason.
         std::fs::create_dir_all(parent).ok();
@@ -24,7 +30,7 @@ pub(super) fn touch(path: &Path) {
 }
 
 /// Takes the lock of the file at `path` unless another process holds it. The file is created if
-/// absent and stays.
+/// absent and stays. Blocks.
 pub(super) fn try_exclusive(path: &Path) -> io::Result<Option<File>> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent)?;
@@ -43,17 +49,13 @@ pub(super) fn try_exclusive(path: &Path) -> io::Result<Option<File>> {
 /// # Errors
 /// When the file cannot be created or locked.
 pub(super) async fn exclusive(path: &Path) -> io::Result<File> {
-    if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent)?;
-    }
-    let file = File::options().create(true).truncate(false).write(true).open(path)?;
     let mut pause = Duration::from_millis(10);
     loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) => tokio::time::sleep(pause).await,
-            Err(TryLockError::Error(error)) => return Err(error),
+        let path = path.to_owned();
+        if let Some(file) = supervise::blocking(move || try_exclusive(&path)).await? {
+            return Ok(file);
         }
+        tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(500));
     }
 }

@@ -207,7 +207,9 @@ impl Provider for DockerProvider {
         let info =
             info.map_err(|e| self.client.failure("cannot query the Docker engine's directory", e))?;
         let root = info.docker_root_dir.map(PathBuf::from);
-        Ok(root.filter(|root| root.is_absolute() && root.is_dir()))
+        let Some(root) = root.filter(|root| root.is_absolute()) else { return Ok(None) };
+        let is_here = tokio::fs::metadata(&root).await.is_ok_and(|found| found.is_dir());
+        Ok(is_here.then_some(root))
     }
 
     fn dependency(&self) -> Option<&Dependency> {
@@ -439,6 +441,10 @@ impl Environment for DockerEnvironment {
 
     async fn oom_killed(&self) -> bool {
         self.container.oom_killed().await
+    }
+
+    async fn check_running(&self) -> Result<(), Failure> {
+        self.container.check_running().await
     }
 
     async fn check_storage(&self) -> Result<(), Failure> {

@@ -1,6 +1,7 @@
 //! The CA bundle of a host in a build: its commands have the file while they run, and no image has it.
 
 use super::parse::Dockerfile;
+use super::stages::in_every_stage;
 use crate::environment::CaBundle;
 
 /// Name of the bundle among the secrets of a build. It is none, but builders give these to commands
@@ -11,25 +12,23 @@ pub const CA_BUNDLE_SECRET: &str = "rollout-ca-bundle";
 /// sets them. Triggers of base images have neither. Needs a frontend that has `RUN --mount`.
 pub fn with_ca_bundle(text: &str) -> String {
     let values = CaBundle::VARIABLES.map(|name| format!(" {name}={}", CaBundle::PATH));
-    let (arguments, mount) = (format!("ARG{}\n", values.concat()), mount());
+    in_every_stage(&with_mounts(text), &format!("ARG{}", values.concat()))
+}
+
+/// The Dockerfile whose commands have the bundle.
+fn with_mounts(text: &str) -> String {
+    let (name, mount) = ("RUN", mount());
     let (mut changed, mut copied) = (String::new(), 0);
-    for instruction in &Dockerfile::read(text).instructions {
-        let end = instruction.span.end;
-        let written = text[instruction.span.clone()].trim_start();
-        let begins =
-            |word: &str| written.get(..word.len()).is_some_and(|it| it.eq_ignore_ascii_case(word));
-        let (end, added) = match instruction.name.as_str() {
-            "FROM" => (end, &arguments),
-            // The word itself may go on in another line.
-            name @ "RUN" if begins(name) => (end - written.len() + name.len(), &mount),
-            _ => continue,
-        };
-        changed.push_str(&text[copied..end]);
-        if instruction.name == "FROM" && !changed.ends_with('\n') {
-            changed.push('\n');
+    let file = Dockerfile::read(text);
+    for run in file.instructions.iter().filter(|one| one.name == name) {
+        let written = text[run.span.clone()].trim_start();
+        // The word itself may go on in another line.
+        if written.get(..name.len()).is_some_and(|word| word.eq_ignore_ascii_case(name)) {
+            let end = run.span.end - written.len() + name.len();
+            changed.push_str(&text[copied..end]);
+            changed.push_str(&mount);
+            copied = end;
         }
-        changed.push_str(added);
-        copied = end;
     }
     changed.push_str(&text[copied..]);
     changed

@@ -21,7 +21,7 @@ pub(super) use self::head::unclear_text;
 pub use self::unclear::UnclearForm;
 use self::unclear::UnclearPart;
 use super::parse::{Dockerfile, DockerfileInstruction};
-use super::words;
+use super::{images, rules, words};
 
 /// A place with such a form.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,7 +114,8 @@ fn unclear_part(instruction: &DockerfileInstruction) -> Option<UnclearPart> {
     }
     let mut flags = instruction.flags.iter();
     if matches!(name, "FROM" | "RUN" | "COPY" | "ADD")
-        && let Some(part) = flags.find_map(|flag| flag_part(flag, flags::unclear_flag))
+        && let Some(part) =
+            flags.find_map(|flag| flag_part(flag, |flag| flags::unclear_flag(name, flag)))
     {
         return Some(part);
     }
@@ -155,8 +156,16 @@ fn unclear_image(rest: &str) -> Option<UnclearPart> {
     if !IMAGE.is_match(image) {
         return Some(UnclearPart::new(UnclearForm::BaseImage, image));
     }
-    let is_of_builder = variables(image).any(is_of_builder);
-    is_of_builder.then(|| UnclearPart::new(UnclearForm::BuilderVariable, image))
+    if variables(image).any(is_of_builder) {
+        return Some(UnclearPart::new(UnclearForm::BuilderVariable, image));
+    }
+    let after: Vec<&str> = blank_separated(rest).skip(1).collect();
+    let is_plain = match after.as_slice() {
+        [] => true,
+        [word, name] => word.eq_ignore_ascii_case("as") && images::is_stage_name(name),
+        _ => false,
+    };
+    (!is_plain).then(|| UnclearPart::new(UnclearForm::StageName, &after.join(" ")))
 }
 
 fn unclear_paths(rest: &str) -> Option<UnclearPart> {
@@ -276,8 +285,14 @@ pub(super) fn unclear_lines(file: &Dockerfile) -> Vec<UnclearPlace> {
 }
 
 fn unclear_line(instruction: &DockerfileInstruction) -> Option<UnclearPart> {
+    let name = instruction.name.as_str();
+    // A word that is no instruction for any builder.
+    if name.is_ascii() && rules::flags_of(name).is_none() {
+        return None;
+    }
     let mut flags = instruction.flags.iter();
-    if let Some(part) = flags.find_map(|flag| flag_part(flag, flags::unclear_flag_of_line)) {
+    let of_line = |flag: &str| flags::unclear_flag_of_line(name, flag);
+    if let Some(part) = flags.find_map(|flag| flag_part(flag, of_line)) {
         return Some(part);
     }
     if let Some(odd) = instruction.odd_head
@@ -291,7 +306,7 @@ fn unclear_line(instruction: &DockerfileInstruction) -> Option<UnclearPart> {
             _ => unclear_line(&inner),
         };
     }
-    let is_copy = matches!(instruction.name.as_str(), "ADD" | "COPY");
+    let is_copy = matches!(name, "ADD" | "COPY");
     let is_list = is_copy && super::may_be_json_list(&instruction.rest);
     is_list.then(|| UnclearPart::new(UnclearForm::List, &instruction.rest))
 }

@@ -1,7 +1,7 @@
 //! The images that a Dockerfile is built from.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 use super::parse::{Dockerfile, DockerfileInstruction};
@@ -81,7 +81,7 @@ impl Dockerfile {
     /// of the Dockerfile are left out, and so are images whose name needs an argument without a
     /// value here.
     pub fn base_images(&self, build_args: &BTreeMap<String, String>) -> Vec<BaseImage> {
-        let stages = BuildStages::new(StageRules::Current);
+        let stages = BuildStages::new(self, StageRules::Current);
         self.images(BTreeMap::new(), build_args, MissingArguments::LeaveOut, stages)
     }
 
@@ -93,7 +93,7 @@ impl Dockerfile {
         set: &BTreeMap<String, String>,
         given: &BTreeMap<String, String>,
     ) -> Vec<BaseImage> {
-        let stages = BuildStages::new(StageRules::Common);
+        let stages = BuildStages::new(self, StageRules::Common);
         self.images(set.clone(), given, MissingArguments::Empty, stages)
     }
 
@@ -104,7 +104,7 @@ impl Dockerfile {
         platform: &BTreeMap<String, String>,
         build_args: &BTreeMap<String, String>,
     ) -> Vec<BaseImage> {
-        let stages = BuildStages::new(StageRules::Current);
+        let stages = BuildStages::new(self, StageRules::Current);
         self.images(platform.clone(), build_args, MissingArguments::LeaveOutUnset, stages)
     }
 
@@ -117,7 +117,7 @@ impl Dockerfile {
     ) -> Option<String> {
         let known = self.images_of_platform(platform, build_args);
         let known: HashSet<_> = known.iter().map(|base| (base.line, base.written())).collect();
-        let stages = BuildStages::new(StageRules::Current);
+        let stages = BuildStages::new(self, StageRules::Current);
         let all = self.images(platform.clone(), build_args, MissingArguments::Empty, stages);
         let unknown = all.iter().find(|base| !known.contains(&(base.line, base.written())));
         unknown.map(|base| base.written.clone())
@@ -136,16 +136,10 @@ impl Dockerfile {
             match instruction.name.as_str() {
                 "ARG" if stages.begun == 0 => read.argument(instruction, given, &mut values),
                 "FROM" => {
-                    stages.begun += 1;
-                    let words: Vec<&str> = instruction.rest.split_whitespace().collect();
-                    let Some(image) = words.first() else { continue };
+                    stages.begin();
+                    let Some(image) = instruction.rest.split_whitespace().next() else { continue };
                     found.extend(read.image(instruction, "", image, Some(&values), &stages));
-                    if let [_, word, name] = words.as_slice()
-                        && word.eq_ignore_ascii_case("as")
-                        && is_stage_name(name)
-                    {
-                        stages.add(name);
-                    }
+                    stages.name(stage_name(instruction));
                 }
                 _ => {
                     let sources = sources(instruction).into_iter();
@@ -187,8 +181,8 @@ fn sources(instruction: &DockerfileInstruction) -> Vec<(&'static str, &str)> {
 enum StageRules {
     /// Numbers, and names in any case.
     Current,
-    /// The names that every builder takes for a stage. Some know names in one case alone, numbers of
-    /// earlier stages alone, or no numbers in mounts.
+    /// The names that every builder takes for a stage. Some know names in one case alone, names and
+    /// numbers of earlier stages alone, the last of the stages of one name alone, or no numbers in mounts.
     Common,
 }
 
@@ -197,14 +191,43 @@ struct BuildStages {
     rules: StageRules,
     begun: usize,
     names: HashSet<String>,
-    /// The names in lower case.
+    /// The names of all stages so far in lower case.
     folded: HashSet<String>,
+    /// The name of the last stage, which only the stages after it take for one.
+    last: Option<String>,
+    /// The numbers of the stages whose name another stage of the Dockerfile has, or may have, too.
+    repeated: HashSet<usize>,
 }
 
 impl BuildStages {
-    fn new(rules: StageRules) -> Self {
+    fn new(file: &Dockerfile, rules: StageRules) -> Self {
         let names = HashSet::from(["scratch".to_owned()]);
-        Self { rules, begun: 0, names, folded: HashSet::new() }
+        let repeated = match rules {
+            StageRules::Current => HashSet::new(),
+            StageRules::Common => repeated_stages(file),
+        };
+        Self { rules, begun: 0, names, folded: HashSet::new(), last: None, repeated }
+    }
+
+    /// Begins a stage. It has no name yet: its image may have the same one.
+    fn begin(&mut self) {
+        self.names.extend(self.last.take());
+        self.begun += 1;
+    }
+
+    /// Names the stage that has begun.
+    fn name(&mut self, name: Option<&str>) {
+        self.folded.extend(name.map(str::to_ascii_lowercase));
+        let name = name.map(|name| self.key(name));
+        match self.rules {
+            StageRules::Current => self.names.extend(name),
+            // Stages of one name may run at the same time, so it depends on the time which of them a
+            // builder knows.
+            StageRules::Common => {
+                let is_repeated = self.repeated.contains(&(self.begun - 1));
+                self.last = name.filter(|_| !is_repeated);
+            }
+        }
     }
 
     fn key(&self, name: &str) -> String {
@@ -212,11 +235,6 @@ impl BuildStages {
             StageRules::Current => name.to_ascii_lowercase(),
             StageRules::Common => name.to_owned(),
         }
-    }
-
-    fn add(&mut self, name: &str) {
-        self.names.insert(self.key(name));
-        self.folded.insert(name.to_ascii_lowercase());
     }
 
     fn has(&self, name: &str) -> bool {
@@ -228,12 +246,35 @@ impl BuildStages {
         match self.rules {
             StageRules::Current => is_number,
             StageRules::Common => {
-                let earlier = self.begun.saturating_sub(1);
-                let is_earlier = |number: usize| number < earlier && number.to_string() == name;
+                // Some builders replace a number with the stage's name.
+                let is_earlier = |number: usize| {
+                    number < self.begun.saturating_sub(1)
+                        && number.to_string() == name
+                        && !self.repeated.contains(&number)
+                };
                 before == COPY_SOURCE && name.parse().is_ok_and(is_earlier)
             }
         }
     }
+}
+
+/// The numbers of the stages whose name another stage has, or may have, too.
+fn repeated_stages(file: &Dockerfile) -> HashSet<usize> {
+    let stages = file.instructions.iter().filter(|one| one.name == "FROM").enumerate();
+    let mut numbers = HashMap::<&str, Vec<usize>>::new();
+    let mut may_be_any = false;
+    for (number, stage) in stages {
+        match stage_name(stage) {
+            Some(name) => numbers.entry(name).or_default().push(number),
+            // Some builders replace variables in names, and remove quotes.
+            None => {
+                let mut after = stage.rest.split_whitespace().skip(1);
+                may_be_any |= after.any(|word| word.contains(['$', '"', '\'', '\\', '`']));
+            }
+        }
+    }
+    let repeated = numbers.into_values().filter(|numbers| may_be_any || numbers.len() > 1);
+    repeated.flatten().collect()
 }
 
 /// Reads the names of images.
@@ -350,8 +391,17 @@ pub fn with_images(text: &str, images: &[(BaseImage, String)]) -> String {
     result + &text[at..]
 }
 
+/// The name that a `FROM` gives its stage.
+fn stage_name(from: &DockerfileInstruction) -> Option<&str> {
+    let words: Vec<&str> = from.rest.split_whitespace().collect();
+    match words.as_slice() {
+        [_, word, name] if word.eq_ignore_ascii_case("as") && is_stage_name(name) => Some(*name),
+        _ => None,
+    }
+}
+
 /// Whether a stage may have a name: builders refuse a file with others.
-fn is_stage_name(name: &str) -> bool {
+pub(super) fn is_stage_name(name: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(is_part)
 }

@@ -5,6 +5,7 @@
 //! * `images`: the images that it is built from.
 //! * `fetches`: everything that a build fetches.
 //! * `ca_bundle`: the file that a host adds to its commands.
+//! * `stages`: instructions that a host adds to its stages.
 //! * `forms`: what all builders read alike.
 //! * `words`: quotes, escapes and variables.
 
@@ -14,6 +15,7 @@ mod forms;
 mod images;
 mod parse;
 mod rules;
+mod stages;
 pub(super) mod words;
 
 pub use self::ca_bundle::{CA_BUNDLE_SECRET, with_ca_bundle, without_ca_bundle};
@@ -23,6 +25,7 @@ pub use self::fetches::{
 pub use self::forms::UnclearForm;
 pub use self::images::{BaseImage, with_images};
 pub use self::parse::{Dockerfile, DockerfileInstruction, DockerfileProblem};
+pub use self::stages::in_every_stage;
 
 /// The arguments of an instruction that are written as a JSON list.
 pub(super) fn json_list(text: &str) -> Option<Vec<String>> {

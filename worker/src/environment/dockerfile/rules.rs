@@ -27,6 +27,11 @@ const INSTRUCTIONS: [(&str, &[&str]); 18] = [
 /// Instructions that are valid without an argument.
 const OPTIONAL_ARGUMENTS: [&str; 2] = ["CMD", "ENTRYPOINT"];
 
+/// The flags of an instruction, if it is one.
+pub(super) fn flags_of(instruction: &str) -> Option<&'static [&'static str]> {
+    INSTRUCTIONS.iter().find(|(known, _)| *known == instruction).map(|(_, flags)| *flags)
+}
+
 /// Records the violations that every builder refuses.
 pub(super) fn check(file: &mut Dockerfile) {
     let mut problems = Vec::new();
@@ -52,7 +57,7 @@ fn before_from() -> String {
 
 fn find_problem(instruction: &DockerfileInstruction) -> Option<String> {
     let name = instruction.name.as_str();
-    let Some((_, flags)) = INSTRUCTIONS.iter().find(|(known, _)| *known == name) else {
+    let Some(flags) = flags_of(name) else {
         return Some(format!("`{name}` is not an instruction"));
     };
     let given = instruction.flags.iter().map(|flag| flag.trim_start_matches("--"));

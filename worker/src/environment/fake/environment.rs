@@ -196,6 +196,14 @@ impl Environment for FakeEnvironment {
         self.provider.call(FakeCall::OomKilled, work).await.unwrap_or(false)
     }
 
+    async fn check_running(&self) -> Result<(), Failure> {
+        let has_ended = self.provider.lock().own_programs_end;
+        if has_ended {
+            return Err(Failure::new(FailureKind::NotStarted, "its own programs have ended it"));
+        }
+        self.with(|_| Ok(()))
+    }
+
     async fn check_exists(&self) -> Result<(), Failure> {
         self.with(|_| Ok(()))
     }

@@ -81,6 +81,8 @@ struct FakeState {
     services: Vec<String>,
     /// What an observation of programs that environments run by themselves prints, if they run any.
     own_programs: Option<String>,
+    /// Whether these have ended their environments.
+    own_programs_end: bool,
     proxies: HostProxies,
     ca_bundle: Option<CaBundle>,
     made: usize,
@@ -160,6 +162,7 @@ impl FakeProvider {
             images: BTreeMap::new(),
             services: Vec::new(),
             own_programs: None,
+            own_programs_end: false,
             proxies: HostProxies::default(),
             ca_bundle: None,
             made: 0,
@@ -198,6 +201,12 @@ impl FakeProvider {
     /// Makes every environment run programs by itself. An observation of their start prints this text.
     pub fn run_own_programs(&self, printed: &str) {
         self.lock().own_programs = Some(printed.to_owned());
+    }
+
+    /// Makes every environment run programs by itself that end it.
+    pub fn end_by_own_programs(&self) {
+        self.run_own_programs("");
+        self.lock().own_programs_end = true;
     }
 
     /// Makes this host give proxies to every environment.

@@ -13,9 +13,11 @@ use rollout_protocol::spec::environment::{KubernetesSettings, ProviderSpec};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use super::build_files::{pack, with_bundle};
+use super::build_files::{dockerfile, pack};
 use super::build_log::BuildLog;
-use super::build_pod::{BUNDLE_FILE, CONTEXT_DIR, build_command, build_pod, command_failure};
+use super::build_pod::{
+    BUNDLE_FILE, BuildInputs, CONTEXT_DIR, build_command, build_pod, command_failure,
+};
 use super::cluster::Cluster;
 use super::image_record::{BuildClaim, ObservedClaim, RecordKey};
 use super::labels::{PodRole, ROLE};
@@ -25,7 +27,7 @@ use super::remove::PodId;
 use super::rights::Right;
 use super::settings::PodSettings;
 use super::{Shared, create};
-use crate::environment::failed_builds::ImageFailure;
+use crate::environment::failed_builds::{FailedBuildLog, ImageFailure};
 use crate::environment::{
     BuildProxies, EnvironmentLabels, ExecCommand, Failure, FailureKind, Image, Upload,
 };
@@ -35,6 +37,9 @@ const POLL_PAUSE: Duration = Duration::from_secs(1);
 
 /// Renewals of a claim before it lapses: several may fail in a row.
 const RENEWALS: u32 = 6;
+
+/// Ends of the names of hosts in a cluster, which no proxy outside of it knows.
+const CLUSTER_HOSTS: [&str; 2] = [".svc", ".cluster.local"];
 
 /// Pods of one build, if the cluster ends them.
 const MAX_PODS: u32 = 3;
@@ -275,17 +280,27 @@ impl ImageBuilder {
         let mut uploads = vec![context];
         let (options, no_cache) = (&self.options, self.force.is_some());
         let registry = format!("https://{}", options.registry);
+        let proxies = &self.proxies.beside(&CLUSTER_HOSTS);
         // It fetches base images, and reaches what the operator names without a proxy.
-        let named = [registry.as_str()].into_iter().chain(options.buildkit.as_deref());
-        let mut env = self.proxies.of_builder(named);
+        let named = [registry.as_str(), self.cluster.server.as_str()].into_iter();
+        let mut env = proxies.of_builder(named.chain(options.buildkit.as_deref()));
         let bundle = self.shared.ca_bundle.as_ref();
+        let has_bundle = bundle.is_some();
+        let sent = dockerfile(self.dir.clone(), has_bundle, options).await?;
         if let Some(bundle) = bundle {
-            uploads.extend(with_bundle(bundle, self.dir.clone()).await?);
+            let (path, bytes) = (BUNDLE_FILE.to_owned(), bundle.pem().clone());
+            uploads.push(Upload::File { path, bytes, executable: false });
             env.insert("SSL_CERT_FILE".to_owned(), BUNDLE_FILE.to_owned());
         }
+        uploads.extend(sent.uploads.iter().cloned());
         pod.copy_to(uploads).await.map_err(builder_failure)?;
         drop(packed);
-        let argv = build_command(options, &self.reference, no_cache, &self.proxies, bundle);
+        let reference = self.reference.as_str();
+        let proxy_key = &self.shared.proxy_key;
+        let dockerfile = &sent;
+        let inputs =
+            BuildInputs { reference, no_cache, proxies, proxy_key, has_bundle, dockerfile };
+        let argv = build_command(options, inputs);
         let command = ExecCommand { argv, env, workdir: None, user: None };
         let log = Arc::new(BuildLog::default());
         let exit = pod.exec(command, &workdir, log.clone()).await.map_err(builder_failure)?;
@@ -297,7 +312,7 @@ impl ImageBuilder {
             failure.kind = FailureKind::Service;
             failure.message.push_str("\nThe memory limit ended the build: raise `resources`");
         }
-        failure.log = log.save();
+        failure.log = FailedBuildLog::save(log.bytes()).await;
         Err(failure)
     }
 

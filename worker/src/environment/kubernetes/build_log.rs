@@ -1,8 +1,7 @@
 //! The log of a build, of which the end is kept.
 
 use std::collections::VecDeque;
-use std::io::Write as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use crate::environment::{OutputSink, OutputStream};
 
@@ -36,17 +35,8 @@ impl BuildLog {
         String::from_utf8_lossy(&bytes[start..]).trim().to_owned()
     }
 
-    /// A file with what is kept. A log that cannot be written only misses.
-    pub(super) fn save(&self) -> Option<Arc<tempfile::TempPath>> {
-        let write = || {
-            let mut file = tempfile::NamedTempFile::new()?;
-            file.write_all(&self.bytes())?;
-            Ok::<_, std::io::Error>(Arc::new(file.into_temp_path()))
-        };
-        write().inspect_err(|error| tracing::warn!("cannot keep the log of a build: {error}")).ok()
-    }
-
-    fn bytes(&self) -> Vec<u8> {
+    /// All that is kept, as it was written.
+    pub(super) fn bytes(&self) -> Vec<u8> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
     }
 }

@@ -11,22 +11,22 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use regex::Regex;
 
+use super::build_files::{DOCKERFILE_DIR, SentDockerfile};
 use super::build_log::BuildLog;
 use super::cluster::Cluster;
 use super::labels::{PodRole, ROLE};
 use super::manifest;
 use super::options::BuilderOptions;
 use super::settings::PodSettings;
-use crate::environment::dockerfile::CA_BUNDLE_SECRET;
+use crate::environment::dockerfile::{CA_BUNDLE_SECRET, FRONTEND_ARGUMENT};
 use crate::environment::{
-    BuildProxies, CaBundle, EnvironmentLabels, Failure, FailureKind, registry_failure,
+    BuildProxies, EnvironmentLabels, Failure, FailureKind, ProxyKey, registry_failure,
 };
 
 /// Directory of the context in a build's pod.
 pub(super) const CONTEXT_DIR: &str = "/.rollout/context";
 
-/// Directory of a Dockerfile that differs from that of the context, and the CA bundle, in a build's pod.
-pub(super) const DOCKERFILE_DIR: &str = "/.rollout/dockerfile";
+/// The CA bundle in a build's pod.
 pub(super) const BUNDLE_FILE: &str = "/.rollout/ca-bundle.pem";
 
 /// Directory of the registry's credentials in a build's pod.
@@ -146,30 +146,47 @@ fn registry_volume(secret: &str) -> Volume {
     }
 }
 
-/// The command that builds and pushes. With a CA bundle, the Dockerfile is the one that names it.
-pub(super) fn build_command(
-    builder: &BuilderOptions,
-    reference: &str,
-    no_cache: bool,
-    proxies: &BuildProxies,
-    bundle: Option<&CaBundle>,
-) -> Vec<String> {
+/// The inputs of a build beside its context.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BuildInputs<'a> {
+    /// Name of the image.
+    pub(super) reference: &'a str,
+    pub(super) no_cache: bool,
+    /// Proxies of its commands.
+    pub(super) proxies: &'a BuildProxies,
+    /// The key of their digest.
+    pub(super) proxy_key: &'a ProxyKey,
+    /// Whether its commands have a CA bundle.
+    pub(super) has_bundle: bool,
+    /// The Dockerfile.
+    pub(super) dockerfile: &'a SentDockerfile,
+}
+
+/// The command that builds and pushes.
+pub(super) fn build_command(builder: &BuilderOptions, inputs: BuildInputs<'_>) -> Vec<String> {
+    let BuildInputs { reference, no_cache, proxies, proxy_key, has_bundle, dockerfile: sent } =
+        inputs;
     let mut argv: Vec<String> = match &builder.buildkit {
         Some(address) => ["buildctl", "--addr", address].map(str::to_owned).to_vec(),
         None => vec!["buildctl-daemonless.sh".to_owned()],
     };
     let insecure = if builder.insecure { ",registry.insecure=true" } else { "" };
-    let dockerfile = if bundle.is_some() { DOCKERFILE_DIR } else { CONTEXT_DIR };
+    let dockerfile = if sent.uploads.is_empty() { CONTEXT_DIR } else { DOCKERFILE_DIR };
     let (context, dockerfile) =
         (format!("context={CONTEXT_DIR}"), format!("dockerfile={dockerfile}"));
     let output = format!("type=image,name={reference},push=true{insecure}");
     let rest = ["build", "--progress=plain", "--frontend=dockerfile.v0", "--local"];
     argv.extend(rest.map(str::to_owned));
     argv.extend([context, "--local".to_owned(), dockerfile]);
-    for (name, value) in proxies.with(&BTreeMap::new()) {
+    let frontend = sent.frontend.iter().map(|image| (FRONTEND_ARGUMENT.to_owned(), image.clone()));
+    for (name, value) in proxies.with(&BTreeMap::new()).into_iter().chain(frontend) {
         argv.extend(["--opt".to_owned(), format!("build-arg:{name}={value}")]);
     }
-    if bundle.is_some() {
+    // A daemon of its own has no layers of other builds.
+    if let Some(host) = proxies.layer_host(proxy_key).filter(|_| builder.buildkit.is_some()) {
+        argv.extend(["--opt".to_owned(), format!("add-hosts={host}=127.0.0.1")]);
+    }
+    if has_bundle {
         argv.extend(["--secret".to_owned(), format!("id={CA_BUNDLE_SECRET},src={BUNDLE_FILE}")]);
     }
     argv.extend(["--output".to_owned(), output]);
@@ -212,18 +229,49 @@ mod tests {
     #[test]
     fn build_command_names_daemon_and_image() {
         let own = builder("{registry: r.local/x}");
-        let no_proxies = BuildProxies::default();
-        let argv = build_command(&own, "r.local/x/task:1", false, &no_proxies, None).join(" ");
+        let (no_proxies, of_context) = (BuildProxies::default(), SentDockerfile::default());
+        let proxy_key = ProxyKey::default();
+        let plain = BuildInputs {
+            reference: "r.local/x/task:1",
+            no_cache: false,
+            proxies: &no_proxies,
+            proxy_key: &proxy_key,
+            has_bundle: false,
+            dockerfile: &of_context,
+        };
+        let argv = build_command(&own, plain).join(" ");
         assert!(argv.starts_with("buildctl-daemonless.sh build "), "{argv}");
         assert!(argv.ends_with("--output type=image,name=r.local/x/task:1,push=true"), "{argv}");
         let remote =
             builder("{registry: r.local, buildkit: 'tcp://buildkitd:1234', insecure: true}");
         let proxy = ("HTTP_PROXY".to_owned(), "http://u:p@h:1".to_owned());
         let proxies = BuildProxies::of(&[proxy].into());
-        let argv = build_command(&remote, "r.local/task:1", true, &proxies, None).join(" ");
+        let inputs =
+            BuildInputs { reference: "r.local/task:1", no_cache: true, proxies: &proxies, ..plain };
+        let argv = build_command(&remote, inputs).join(" ");
         assert!(argv.starts_with("buildctl --addr tcp://buildkitd:1234 build "), "{argv}");
-        assert!(argv.contains(" --opt build-arg:HTTP_PROXY=http://u:p@h:1 --output "), "{argv}");
+        assert!(argv.contains(" --opt build-arg:HTTP_PROXY=http://u:p@h:1 --opt "), "{argv}");
+        let host = proxies.layer_host(&proxy_key).expect("a mark");
+        let mark = format!(" --opt add-hosts={host}=127.0.0.1 ");
+        assert!(argv.contains(&mark), "the daemon has layers of others: {argv}");
         assert!(argv.ends_with("push=true,registry.insecure=true --no-cache"), "{argv}");
+        assert!(
+            !build_command(&own, inputs).join(" ").contains("add-hosts"),
+            "a daemon of its own"
+        );
+        let mirrored = SentDockerfile {
+            uploads: vec![crate::environment::Upload::FreshDir { path: "/x".to_owned() }],
+            frontend: Some("m.test/dockerfile:1".to_owned()),
+        };
+        let inputs = BuildInputs { has_bundle: true, dockerfile: &mirrored, ..plain };
+        let argv = build_command(&own, inputs).join(" ");
+        for text in [
+            " --local dockerfile=/.rollout/dockerfile ",
+            " --opt build-arg:BUILDKIT_SYNTAX=m.test/dockerfile:1 ",
+            " --secret id=rollout-ca-bundle,src=/.rollout/ca-bundle.pem ",
+        ] {
+            assert!(argv.contains(text), "{argv}");
+        }
     }
 
     #[test]

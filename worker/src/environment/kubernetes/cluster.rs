@@ -22,6 +22,7 @@ use super::server_clock::ServerClock;
 use super::service_images::IMAGES_WITHIN;
 use crate::dependency::{Dependency, Probe};
 use crate::environment::{Failure, FailureKind};
+use crate::supervise;
 
 /// Timeout of a call. An API server that is silent for so long is down, or behind a load balancer that
 /// has lost it.
@@ -56,7 +57,7 @@ pub(super) struct Cluster {
     pub(super) creator: PodCreator,
     pub(super) admission: Admission,
     /// Address of the API server.
-    server: String,
+    pub(super) server: String,
     client: ClientHandle,
     clock: ServerClock,
     service: Arc<Dependency>,
@@ -88,7 +89,9 @@ impl Probe for ApiProbe {
         let (server, client) = match cell.as_deref().and_then(OnceCell::get) {
             Some(cluster) => (cluster.server.clone(), cluster.client.0.clone()),
             None => {
-                let options = self.source.load().map_err(|failure| failure.chain())?;
+                let source = self.source.clone();
+                let options = supervise::blocking(move || source.load()).await;
+                let options = options.map_err(|failure| failure.chain())?;
                 let config = config(&options).await.map_err(|failure| failure.chain())?;
                 let server = config.cluster_url.to_string();
                 let client = Client::try_from(config);
@@ -139,17 +142,14 @@ impl KubeClient {
     }
 
     /// Whether the options or this host name a cluster at all.
-    pub(super) fn names_cluster(&self) -> Result<bool, Failure> {
-        let options = self.source.load()?;
-        let by_options = options.kubeconfig.is_some() || options.context.is_some();
-        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let by_default =
-            std::env::home_dir().is_some_and(|home| home.join(".kube/config").exists());
-        Ok(by_options || set("KUBECONFIG") || set("KUBERNETES_SERVICE_HOST") || by_default)
+    pub(super) async fn names_cluster(&self) -> Result<bool, Failure> {
+        let source = self.source.clone();
+        supervise::blocking(move || names_cluster(&source)).await
     }
 
     async fn connect(&self) -> Result<Arc<Cluster>, Failure> {
-        let options = self.source.load()?;
+        let source = self.source.clone();
+        let options = supervise::blocking(move || source.load()).await?;
         let config = config(&options).await?;
         let namespace = options.namespace.clone();
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
@@ -173,6 +173,15 @@ impl KubeClient {
             rights: GrantedRights::default(),
         }))
     }
+}
+
+/// Whether options or this host name a cluster at all. Blocks.
+fn names_cluster(source: &OptionsSource) -> Result<bool, Failure> {
+    let options = source.load()?;
+    let by_options = options.kubeconfig.is_some() || options.context.is_some();
+    let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let by_default = std::env::home_dir().is_some_and(|home| home.join(".kube/config").exists());
+    Ok(by_options || set("KUBECONFIG") || set("KUBERNETES_SERVICE_HOST") || by_default)
 }
 
 /// The address and the credentials.

@@ -14,15 +14,14 @@ use tokio::time::{Instant, sleep};
 use super::admission::CountedPod;
 use super::cluster::Cluster;
 use super::failure::{has_code, is_quota_exceeded};
-use super::labels;
 use super::manifest::MAIN;
 use super::pod::KubePod;
 use super::pod_state::PodState;
 use super::remove::{PodId, remove};
 use super::rights::Right;
-use super::scripts;
 use super::start::{self, StartProgress, StartStep};
 use super::watch::PodWatch;
+use super::{helper, labels, scripts};
 use crate::environment::{Failure, FailureKind};
 
 /// How long an earlier attempt's pod of the same name is waited for.
@@ -124,6 +123,7 @@ impl KubePod {
             uid: pod.uid().unwrap_or_default(),
             container: MAIN.to_owned(),
             services: Arc::default(),
+            service_hosts: Arc::default(),
             has_own_process: false,
             runs_by_itself: false,
             watched: Arc::new(watch.track(pod)),
@@ -140,8 +140,8 @@ impl KubePod {
         }
     }
 
-    /// The same pod, for calls to another one of its containers.
-    pub(super) fn for_container(&self, container: &str) -> Self {
+    /// The same pod, for calls to another one of its containers, with variables of its commands.
+    pub(super) fn for_container(&self, container: &str, env: BTreeMap<String, String>) -> Self {
         Self {
             cluster: Arc::clone(&self.cluster),
             namespace: self.namespace.clone(),
@@ -149,11 +149,12 @@ impl KubePod {
             uid: self.uid.clone(),
             container: container.to_owned(),
             services: Arc::clone(&self.services),
+            service_hosts: Arc::clone(&self.service_hosts),
             has_own_process: false,
             runs_by_itself: false,
             watched: Arc::clone(&self.watched),
             counted: Arc::clone(&self.counted),
-            env: BTreeMap::new(),
+            env,
             // Programs of the operator are in the environment's container only.
             shell: "/bin/sh",
             can_show_network: AtomicBool::new(false),
@@ -216,7 +217,12 @@ impl KubePod {
                     is_settled = true;
                     continue;
                 }
-                StartStep::Failed(failure) => return Err(failure),
+                StartStep::Failed(failure) => {
+                    if is(|state| state.waits_for_helper) {
+                        helper::warn_of_failure(&failure);
+                    }
+                    return Err(failure);
+                }
                 StartStep::Waiting(why) if why != last => {
                     tracing::debug!(pod = self.name, "waiting: {why}");
                     last = why;

@@ -229,8 +229,11 @@ impl Shared {
         let main = services.map(|services| &services.plan.main);
         let of_bundle = self.ca_bundle.iter().flat_map(|_| CaBundle::variables());
         let of_file = main.map(|main| main.env.clone()).unwrap_or_default();
-        let env = of_bundle.chain(of_file).chain(env).collect();
+        let mut env: BTreeMap<String, String> = of_bundle.chain(of_file).chain(env).collect();
+        let hosts = services.map(|services| services.plan.service_hosts()).unwrap_or_default();
+        hosts.exempt(&mut env);
         let mut pod = self.adopt_pod(cluster, made, env, manifest::shell(&cluster.options));
+        pod.service_hosts = Arc::new(hosts);
         let (Some(services), Some(main)) = (services, main) else { return pod };
         pod.services = services.plan.containers().into();
         pod.has_own_process = main.has_own_process();

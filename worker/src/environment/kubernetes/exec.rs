@@ -75,7 +75,7 @@ impl KubePod {
     /// Runs `command` to its end.
     pub(super) async fn exec(
         &self,
-        command: ExecCommand,
+        mut command: ExecCommand,
         workdir: &str,
         output: Arc<dyn OutputSink>,
     ) -> Result<CommandExit, Failure> {
@@ -84,6 +84,7 @@ impl KubePod {
             return Err(Failure::new(FailureKind::NotStarted, text));
         }
         self.has_run.store(true, Ordering::Relaxed);
+        self.service_hosts.exempt_command(&mut command.env, &self.env);
         let id = format!("{:032x}", rand::random::<u128>());
         let mut running = RunningCommand {
             pod: self,

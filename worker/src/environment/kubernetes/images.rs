@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lru::LruCache;
-use rollout_protocol::digest::Digest;
+use rollout_protocol::digest::{Digest, DigestHasher};
 use rollout_protocol::id::RunId;
 use tokio::sync::oneshot;
 
@@ -14,7 +14,9 @@ use super::options::BuilderOptions;
 use crate::environment::failed_builds::{FailedBuilds, ImageFailure};
 use crate::environment::image_reference::ImageReference;
 use crate::environment::single_flight::SingleFlight;
-use crate::environment::{Failure, FailureKind, Image, ImageRequest, ImageSource, compose};
+use crate::environment::{
+    BuildProxies, Failure, FailureKind, Image, ImageRequest, ImageSource, ProxyKey, compose,
+};
 use crate::supervise;
 
 /// Limit of remembered forced builds: a run builds each of its images once, not once per trial.
@@ -43,12 +45,13 @@ impl Shared {
         request: ImageRequest,
     ) -> Result<Image, Failure> {
         let cluster = Arc::clone(self.client.cluster().await?);
+        let names_own = compose::names_own_image(&request.source).await;
         match request.source.clone() {
             ImageSource::Named(name) => {
                 let reference: ImageReference = name.parse()?;
                 Ok(Image::found(cluster.options.mirrored(reference.as_str())))
             }
-            ImageSource::Context { digest, dir } if compose::defines_image(&dir) => {
+            ImageSource::Context { digest, .. } if names_own => {
                 Ok(Image::found(format!("{}{digest}", compose::SERVICES_REFERENCE_PREFIX)))
             }
             ImageSource::Context { digest, dir } => {
@@ -57,6 +60,7 @@ impl Shared {
                                 `builder`, so only tasks with `docker_image` run";
                     return Err(Failure::new(FailureKind::Unsupported, text));
                 };
+                let digest = image_digest(digest, &request.proxies, &self.proxy_key);
                 let builder = ImageBuilder {
                     shared: Arc::clone(self),
                     reference: reference(&options, &digest),
@@ -128,6 +132,19 @@ async fn build_in_background(builder: ImageBuilder) -> Result<Image, ImageFailur
     })
 }
 
+/// The digest of an image: of its context, and of the proxies of its build, if it has some. A proxy can
+/// change what commands fetch, and they can write its password.
+fn image_digest(context: Digest, proxies: &BuildProxies, key: &ProxyKey) -> Digest {
+    let Some(proxies) = proxies.digest(key) else { return context };
+    let mut hasher = DigestHasher::default();
+    for part in
+        [b"proxies".as_slice(), context.as_bytes().as_slice(), proxies.as_bytes().as_slice()]
+    {
+        hasher.update_part(part);
+    }
+    hasher.finish()
+}
+
 /// The name of a built image.
 fn reference(options: &BuilderOptions, digest: &Digest) -> String {
     format!("{}/task:{}", options.registry.trim_end_matches('/'), digest.hex())
@@ -144,5 +161,19 @@ mod tests {
         let digest = Digest::sha256(b"context");
         let name = reference(&options.builder.expect("set"), &digest);
         assert_eq!(name, format!("r.local/x/task:{}", digest.hex()));
+    }
+
+    #[test]
+    fn image_of_each_set_of_proxies_is_another_one() {
+        let key = ProxyKey::default();
+        let digest = |proxy: Option<&str>| {
+            let env = proxy.map(|proxy| ("https_proxy".to_owned(), proxy.to_owned()));
+            let proxies = BuildProxies::of(&env.into_iter().collect());
+            image_digest(Digest::sha256(b"context"), &proxies, &key)
+        };
+        assert_eq!(digest(None), Digest::sha256(b"context"));
+        let (one, other) = (digest(Some("http://p:1")), digest(Some("http://u:pw@p:1")));
+        assert!(one != other && one != digest(None));
+        assert_eq!(one, digest(Some("http://p:1")));
     }
 }

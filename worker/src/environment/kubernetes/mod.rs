@@ -7,7 +7,7 @@
 //! * `creation`, `create`, `start`, `pod_state`, `watch`, `admission`: an environment, and its pod
 //!   from the creation until the container runs. `start` decides, the last three observe.
 //! * `pod_environment`, `probe_pod`, `image_facts`: pods as environments, pods that find something out,
-//!   and what pods have shown of their images.
+//!   and what pods have shown of their images. `helper`: failures for the operator's programs in pods.
 //! * `pod`, `stream`, `frames`, `scripts`: calls to a running pod, and their repetition.
 //! * `exec`, `kill`, `copy`: commands, the end of everything they started, files in and out.
 //! * `network`: access to the cluster's network.
@@ -30,6 +30,7 @@ mod creation;
 mod exec;
 mod failure;
 mod frames;
+mod helper;
 mod image_facts;
 mod image_record;
 mod images;
@@ -75,7 +76,7 @@ use self::rights::Right;
 use self::watch::PodWatch;
 use super::{
     CaBundle, CreateRequest, DeadOwners, Environment, Failure, FailureKind, Image, ImageRequest,
-    Provider, ReapReport,
+    Provider, ProxyKey, ReapReport,
 };
 use crate::dependency::Dependency;
 use crate::supervise::{self, Task};
@@ -113,6 +114,8 @@ struct Shared {
     known_images: KnownImages,
     /// The CA bundle of environments and builds.
     ca_bundle: Option<CaBundle>,
+    /// The key of the digests of the proxies of builds.
+    proxy_key: ProxyKey,
     lease: OnceLock<Task<()>>,
     removals: OnceLock<Task<()>>,
     tasks: BackgroundTasks,
@@ -123,9 +126,9 @@ struct Shared {
 struct Watches(Mutex<HashMap<String, PodWatch>>);
 
 impl KubernetesProvider {
-    /// A provider with the operator's options and a CA bundle for environments; reads and sends nothing
-    /// yet.
-    pub fn new(source: OptionsSource, ca_bundle: Option<CaBundle>) -> Self {
+    /// A provider with the operator's options, a CA bundle for environments and the key of the digests of
+    /// the proxies of builds; reads and sends nothing yet.
+    pub fn new(source: OptionsSource, ca_bundle: Option<CaBundle>, proxy_key: ProxyKey) -> Self {
         let instance = format!("{:016x}", rand::random::<u64>());
         let shared = Shared {
             client: KubeClient::new(source, instance),
@@ -135,6 +138,7 @@ impl KubernetesProvider {
             builds: ImageBuilds::default(),
             known_images: KnownImages::default(),
             ca_bundle,
+            proxy_key,
             lease: OnceLock::new(),
             removals: OnceLock::new(),
             tasks: BackgroundTasks::default(),
@@ -224,7 +228,7 @@ impl Provider for KubernetesProvider {
     }
 
     async fn reap(&self, dead: &dyn DeadOwners) -> Result<ReapReport, Failure> {
-        if !self.shared.client.names_cluster()? {
+        if !self.shared.client.names_cluster().await? {
             return Ok(ReapReport::default());
         }
         let cluster = self.shared.client.cluster().await?;

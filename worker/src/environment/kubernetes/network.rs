@@ -29,8 +29,8 @@ use super::manifest::HELPER_SHELL;
 use super::options::{KubernetesOptions, NetworkEnforcement};
 use super::pod::KubePod;
 use super::rights::Right;
-use super::scripts;
 use super::settings::PodSettings;
+use super::{helper, scripts};
 use crate::environment::{Failure, FailureKind};
 
 /// Name of the policy.
@@ -274,13 +274,25 @@ pub(super) fn probe_failure(mut failure: Failure) -> Failure {
 async fn reaches(pod: &KubePod, open: bool) -> Result<bool, Failure> {
     let deadline = Instant::now() + effect_limit(pod);
     loop {
-        if pod.can_connect().await? == Some(open) {
+        if pod.can_connect().await.map_err(untold_by_probe)? == Some(open) {
             return Ok(true);
         }
         if Instant::now() >= deadline {
             return Ok(false);
         }
         sleep(PROBE_PAUSE).await;
+    }
+}
+
+/// The failure of a probe in whose pod no program tells of its network: the image is the operator's.
+fn untold_by_probe(failure: Failure) -> Failure {
+    match failure.kind {
+        FailureKind::Unsupported => {
+            let text = "the image of `probe_image` has none of bash, python3, and nc that takes `-w`; \
+                        name one such as `docker.io/library/busybox:1.37`";
+            Failure::new(FailureKind::NotPermitted, text)
+        }
+        _ => failure,
     }
 }
 
@@ -317,7 +329,9 @@ impl KubePod {
     /// The failure of a pod in which no program tells of its network.
     fn cannot_tell(&self) -> Failure {
         let (kind, why) = if self.has_helper() {
-            (FailureKind::NotPermitted, "the `busybox` of `helper_image` has no `nc`")
+            let why = "the `busybox` of `helper_image` has no `nc` that takes `-w`; the operator can \
+                       name an image such as `docker.io/library/busybox:1.37-musl`";
+            (FailureKind::NotPermitted, why)
         } else if !self.tells_network() && self.can_show_network.load(Ordering::Relaxed) {
             let why = "what ran in it has removed or changed bash, python3 and nc of its image; the \
                        operator can set `helper_image`";
@@ -339,6 +353,7 @@ impl KubePod {
         let mut deadline = Instant::now() + effect_limit(self);
         let has_waited = !self.tells_network();
         if has_waited {
+            helper::warn_of_wait(effect_limit(self));
             sleep_until(deadline).await;
             deadline += effect_limit(self);
         }
@@ -349,6 +364,9 @@ impl KubePod {
             refusals = if connects == Some(false) { refusals + 1 } else { 0 };
             let is_late = Instant::now() >= deadline;
             if refusals >= REFUSALS && (has_connected || has_waited || is_late) {
+                if !has_connected && !self.has_helper() {
+                    helper::warn_of_wait(effect_limit(self));
+                }
                 return Ok(has_connected);
             }
             if is_late && refusals == 0 {

@@ -150,6 +150,10 @@ pub struct BuilderOptions {
     /// Whether the registry speaks plain HTTP.
     #[serde(default)]
     pub insecure: bool,
+    /// Prefixes of names of images that the builder fetches, each with its replacement. The mirrors of the
+    /// cluster's nodes are not used: the builder may not reach them.
+    #[serde(default)]
+    pub registry_mirrors: BTreeMap<String, String>,
     /// Requests and limits of a build's pod, such as `cpu` and `memory`.
     #[serde(default)]
     pub resources: BTreeMap<String, String>,
@@ -258,14 +262,35 @@ impl KubernetesOptions {
 
     /// The name of an image after the replacement of its longest matching prefix.
     pub(super) fn mirrored(&self, image: &str) -> String {
-        let matching = self.registry_mirrors.iter().filter_map(|(from, to)| {
-            let rest = image.strip_prefix(from.as_str())?;
-            let whole = from.ends_with('/') || rest.is_empty() || rest.starts_with(['/', ':', '@']);
-            whole.then(|| (from.len(), format!("{to}{rest}")))
-        });
-        matching
-            .max_by_key(|(length, _)| *length)
-            .map_or_else(|| image.to_owned(), |(_, name)| name)
+        mirror(&self.registry_mirrors, image).unwrap_or_else(|| image.to_owned())
+    }
+}
+
+impl BuilderOptions {
+    /// The name of an image that the builder fetches, if a mirror has it. Dockerfiles leave out `docker.io`
+    /// and `library`, which prefixes name.
+    pub(super) fn mirror(&self, image: &str) -> Option<String> {
+        let mirrors = &self.registry_mirrors;
+        mirror(mirrors, image).or_else(|| mirror(mirrors, &full_name(image)))
+    }
+}
+
+/// The name of an image after the replacement of its longest matching prefix, if one matches.
+fn mirror(mirrors: &BTreeMap<String, String>, image: &str) -> Option<String> {
+    let matching = mirrors.iter().filter_map(|(from, to)| {
+        let rest = image.strip_prefix(from.as_str())?;
+        let whole = from.ends_with('/') || rest.is_empty() || rest.starts_with(['/', ':', '@']);
+        whole.then(|| (from.len(), format!("{to}{rest}")))
+    });
+    matching.max_by_key(|(length, _)| *length).map(|(_, name)| name)
+}
+
+/// The name of an image with its registry and, of Docker Hub, its namespace.
+fn full_name(image: &str) -> String {
+    match image.split_once('/') {
+        Some((first, _)) if first.contains(['.', ':']) || first == "localhost" => image.to_owned(),
+        Some(_) => format!("docker.io/{image}"),
+        None => format!("docker.io/library/{image}"),
     }
 }
 
@@ -361,11 +386,26 @@ mod tests {
     #[test]
     fn image_prefix_is_replaced_by_longest_match() {
         let mirrors = [("docker.io", "mirror/hub"), ("docker.io/library", "mirror/lib")];
-        let registry_mirrors =
+        let registry_mirrors: BTreeMap<_, _> =
             mirrors.map(|(from, to)| (from.to_owned(), to.to_owned())).into_iter().collect();
+        let builder = "builder: {registry: r.test, registry_mirrors: {docker.io: mirror/hub, \
+                       docker.io/library: mirror/lib}}";
+        let of_builder = KubernetesOptions::parse(builder).expect("valid");
+        assert_eq!(of_builder.mirrored("docker.io/me/x"), "docker.io/me/x", "not of pods");
+        let builder = of_builder.builder.expect("set");
         let options = KubernetesOptions { registry_mirrors, ..KubernetesOptions::default() };
         assert_eq!(options.mirrored("docker.io/library/debian:12"), "mirror/lib/debian:12");
         assert_eq!(options.mirrored("docker.io/me/x@sha256:1"), "mirror/hub/me/x@sha256:1");
         assert_eq!(options.mirrored("docker.io.example/x"), "docker.io.example/x");
+        for (image, mirror) in [
+            ("debian:12", Some("mirror/lib/debian:12")),
+            ("me/x@sha256:1", Some("mirror/hub/me/x@sha256:1")),
+            ("docker.io/library/debian", Some("mirror/lib/debian")),
+            ("localhost/x", None),
+            ("quay.io/x/y:1", None),
+            ("registry:5000/x", None),
+        ] {
+            assert_eq!(builder.mirror(image).as_deref(), mirror, "{image}");
+        }
     }
 }

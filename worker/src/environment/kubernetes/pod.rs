@@ -16,6 +16,7 @@ use super::rights::Right;
 use super::services::ServiceContainer;
 use super::stream::{self, CutStream, ScriptResult, Target};
 use super::watch::{LostPod, WatchedPod, gone};
+use crate::environment::service_hosts::ServiceHosts;
 use crate::environment::{Failure, FailureKind};
 
 /// How long calls to a pod are repeated after broken connections without any progress.
@@ -39,6 +40,8 @@ pub(super) struct KubePod {
     pub(super) container: String,
     /// The services beside the environment.
     pub(super) services: Arc<[ServiceContainer]>,
+    /// Hosts that its commands reach without a proxy.
+    pub(super) service_hosts: Arc<ServiceHosts>,
     /// Whether the container's first process has one of the task below it.
     pub(super) has_own_process: bool,
     /// Whether something of the task runs in the container before any command does.

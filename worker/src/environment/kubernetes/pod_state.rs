@@ -44,6 +44,8 @@ pub(super) struct PodState {
     pub(super) is_unreported: bool,
     /// State of its container, or of the init container that it waits for.
     pub(super) container: ContainerState,
+    /// Whether that is the helper, which has not succeeded.
+    pub(super) waits_for_helper: bool,
     /// Whether the check of the environment's own service has succeeded, if it has one.
     pub(super) is_checked: bool,
     /// The containers of services.
@@ -95,6 +97,9 @@ impl PodState {
         let has_gates = gates.is_some_and(|gates| !gates.is_empty());
         let is_unreported = !has_gates && is("Ready", "False") && is("ContainersReady", "True");
         let is_node_lost = is("Ready", "Unknown");
+        let init = status.init_container_statuses.unwrap_or_default();
+        let own = status.container_statuses.unwrap_or_default();
+        let helper = helper_state(&init);
         let reason = status.reason.unwrap_or_default();
         Self {
             name: pod.name_any(),
@@ -108,15 +113,10 @@ impl PodState {
             is_scheduled: scheduled.is_some_and(|found| found.status == "True"),
             unschedulable: scheduled.filter(|found| found.status == "False").map(texts),
             disruption: disruption.map(texts),
-            is_checked: is_checked(status.container_statuses.as_deref().unwrap_or_default()),
-            services: service_states(
-                status.init_container_statuses.as_deref().unwrap_or_default(),
-                status.container_statuses.as_deref().unwrap_or_default(),
-            ),
-            container: container_state(
-                status.init_container_statuses.as_deref().unwrap_or_default(),
-                status.container_statuses.as_deref().unwrap_or_default(),
-            ),
+            is_checked: is_checked(&own),
+            services: service_states(&init, &own),
+            waits_for_helper: helper.is_some(),
+            container: helper.unwrap_or_else(|| main_state(&own)),
         }
     }
 
@@ -238,15 +238,18 @@ fn service_states(init: &[ContainerStatus], own: &[ContainerStatus]) -> Vec<Serv
     services.map(state).collect()
 }
 
-/// The state of the container, or of the first init container that has not succeeded.
-fn container_state(init: &[ContainerStatus], own: &[ContainerStatus]) -> ContainerState {
-    let state = |status: &ContainerStatus| reported(status.state.as_ref());
+/// The state of the helper, an init container, unless it runs or has succeeded.
+fn helper_state(init: &[ContainerStatus]) -> Option<ContainerState> {
     let helpers = init.iter().filter(|status| !is_service(&status.name));
-    let blocking = helpers.map(state).find(|state| {
+    helpers.map(|status| reported(status.state.as_ref())).find(|state| {
         let done = matches!(state, ContainerState::Ended(0, ..));
         // A running init container is no running environment.
         !done && *state != ContainerState::Running && *state != ContainerState::Unknown
-    });
+    })
+}
+
+/// The state of the environment's own container.
+fn main_state(own: &[ContainerStatus]) -> ContainerState {
     let main = own.iter().find(|status| status.name == MAIN).or(own.first());
-    blocking.or_else(|| main.map(state)).unwrap_or_default()
+    main.map(|status| reported(status.state.as_ref())).unwrap_or_default()
 }

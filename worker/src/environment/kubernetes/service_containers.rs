@@ -144,7 +144,7 @@ impl PodService {
     pub(super) fn all(pod: &KubePod) -> Vec<Self> {
         let service = |service: &ServiceContainer| Self {
             service: service.service.clone(),
-            pod: Arc::new(pod.for_container(&service.container)),
+            pod: Arc::new(pod.for_container(&service.container, service.own_lists.clone())),
             workdir: OnceCell::new(),
         };
         pod.services.iter().map(service).collect()

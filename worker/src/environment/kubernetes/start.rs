@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::failure::kind_for_pull;
+use super::helper;
 use super::pod_state::{ContainerState, PodState};
 use super::service_containers::ServiceStart;
 use super::services::ServiceContainer;
@@ -87,6 +88,9 @@ pub(super) fn step(
     if let Some(failure) = state.ended_from_outside() {
         return StartStep::Failed(failure);
     }
+    if let Some(step) = helper_step(state, progress, limits) {
+        return step;
+    }
     // A service that ends may end its pod.
     let pending = match service_step(state, services, progress, limits) {
         Ok(pending) => pending,
@@ -125,6 +129,28 @@ pub(super) fn is_failing(state: &PodState, services: &[ServiceContainer]) -> boo
     let of_service = |service: &ServiceContainer| matches!(service.start(state), ServiceStart::Waiting(reason, _) if is_error(&reason));
     matches!(&state.container, ContainerState::Waiting(reason, _) if is_error(reason))
         || services.iter().any(of_service)
+}
+
+/// The step for a pod whose helper has failed; `None` while it only takes its time.
+fn helper_step(
+    state: &PodState,
+    progress: &StartProgress,
+    limits: StartLimits,
+) -> Option<StartStep> {
+    if !state.waits_for_helper {
+        return None;
+    }
+    let step = match &state.container {
+        ContainerState::Waiting(reason, message) => {
+            let subject = format!("the helper of the pod {}", state.name);
+            container_error(&subject, reason, message, progress, limits)?
+        }
+        _ => return helper::ended(state).map(StartStep::Failed),
+    };
+    Some(match step {
+        StartStep::Failed(failure) => StartStep::Failed(helper::failure(failure)),
+        other => other,
+    })
 }
 
 /// Decides about the services: the first that has not started, or the failure of one.

@@ -94,6 +94,26 @@ async fn execution_that_a_silent_disk_keeps_from_ending_is_given_back_and_keeps_
 }
 
 #[tokio::test(start_paused = true)]
+async fn execution_on_a_full_disk_is_given_back_once_another_disk_is_silent_for_minutes() {
+    let scene = ServiceFixture::new();
+    scene.script(1, ScriptedAct::UntilStopped);
+    scene.offer([1]).await;
+    assert_eq!(scene.report().await.body, ReportBody::Started);
+    scene.runner.disks.record_shortage();
+    tokio::time::sleep(600 * SECOND).await;
+    assert_eq!(scene.heartbeat_entries().await.len(), 1, "a full disk ends nothing");
+    let began = Instant::now();
+    scene.runner.disks.record_silence_of("/silent".into());
+    let given_back = scene.report().await;
+    let ReportBody::Lost { reason, .. } = given_back.body else {
+        panic!("not given back: {given_back:?}")
+    };
+    assert_eq!(reason, LostReason::Stopped);
+    let minutes = began.elapsed().as_secs() / 60;
+    assert_eq!(minutes, 5);
+}
+
+#[tokio::test(start_paused = true)]
 async fn result_that_cannot_be_spooled_is_stored_from_where_it_is() {
     let scene = ServiceFixture::new();
     scene.script(1, ScriptedAct::Produce(2 * SECOND));

@@ -25,6 +25,7 @@ const MAX_PARTS: u64 = 10_000;
 const BUFFER_BYTES: usize = 256 * 1024;
 
 /// A file that is sent from the disk.
+#[derive(Clone)]
 pub(super) struct LargeFile {
     pub(super) path: PathBuf,
     pub(super) digest: Digest,
@@ -87,15 +88,10 @@ impl LargeFile {
         BlobRef { digest, size_bytes, media_type: Some(media_type) }
     }
 
-    /// Its parts, each hashed when it is taken. Fails instead of the last part if the content does
-    /// not have the digest, so that another content is never completed.
-    pub(super) fn hashed_parts(
-        &self,
-    ) -> Result<impl Stream<Item = Result<FilePart, UploadError>> + Send + use<>, StoreError> {
-        let hasher = PartHasher::open(self)?;
-        Ok(stream::try_unfold(hasher, |mut hasher| {
-            supervise::blocking(move || Ok(hasher.next()?.map(|part| (part, hasher))))
-        }))
+    /// Opens it to hash its parts.
+    pub(super) async fn part_hasher(&self) -> Result<PartHasher, StoreError> {
+        let file = self.clone();
+        supervise::blocking(move || PartHasher::open(&file)).await
     }
 }
 
@@ -109,7 +105,7 @@ pub(super) struct FilePart {
 }
 
 /// Hashes a file part by part.
-struct PartHasher {
+pub(super) struct PartHasher {
     file: File,
     path: PathBuf,
     expected: Digest,
@@ -138,6 +134,14 @@ impl PartHasher {
             parts: 0,
             bytes: 0,
             whole: DigestHasher::default(),
+        })
+    }
+
+    /// The parts of the file, each hashed when it is taken. Fails instead of the last part if the content
+    /// does not have the digest, so that another content is never completed.
+    pub(super) fn parts(self) -> impl Stream<Item = Result<FilePart, UploadError>> + Send {
+        stream::try_unfold(self, |mut hasher| {
+            supervise::blocking(move || Ok(hasher.next()?.map(|part| (part, hasher))))
         })
     }
 

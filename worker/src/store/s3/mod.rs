@@ -13,6 +13,7 @@
 //! one name are equal.
 
 mod client;
+mod downloaded_file;
 mod error;
 mod file_parts;
 mod identity;
@@ -37,9 +38,9 @@ use rollout_protocol::digest::{Digest, DigestHasher};
 use rollout_protocol::limits;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
+use self::downloaded_file::DownloadedFile;
 use self::error::RequestError;
 use super::age::needs_renewal;
-use super::copy::PartialFile;
 use super::verify::{self, VerifyingReader};
 use super::{
     BlobContent, BlobStore, S3Location, StoreError, StoredBlob, check_document_path,
@@ -235,20 +236,19 @@ impl BlobStore for S3Store {
 
     async fn get_file(&self, digest: &Digest, to: &Path) -> Result<(), StoreError> {
         let object = self.inner.get_blob(digest).await?;
-        // Chunks of the page cache's speed: a blocking thread for each costs more than the write.
-        let mut temp = PartialFile::create(to)?;
+        let mut file = DownloadedFile::create(to).await?;
         let (mut body, mut hasher) = (object.body, DigestHasher::default());
         let failed = |error| self.inner.broken_off(std::io::Error::other(error));
         while let Some(bytes) = body.try_next().await.map_err(failed)? {
             hasher.update(&bytes);
-            temp.write(&bytes)?;
+            file = file.write(bytes).await?;
         }
         let checked = verify::check(digest, hasher.finish(), &self.inner.identity);
         if let Err(error) = checked {
             self.inner.quarantine(digest).await;
             return Err(error);
         }
-        temp.persist()
+        file.persist().await
     }
 
     async fn get(&self, digest: &Digest) -> Result<Box<dyn AsyncRead + Send + Unpin>, StoreError> {

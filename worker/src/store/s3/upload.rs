@@ -288,7 +288,7 @@ impl S3StoreInner {
         upload: &str,
         file: &LargeFile,
     ) -> Result<(), UploadError> {
-        let parts = file.hashed_parts()?;
+        let parts = file.part_hasher().await?.parts();
         let sends = parts.map_ok(|part| self.send_part(key, upload, &file.path, part).err_into());
         let sent = sends.try_buffered(PARALLEL_PARTS).try_collect::<Vec<_>>().await?;
         self.client

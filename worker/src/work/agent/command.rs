@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bytes::Bytes;
+use rollout_protocol::Timestamp;
 use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
 };
@@ -13,9 +15,9 @@ use rollout_protocol::spec::gateway::GatewaySpec;
 use rollout_protocol::spec::prompt;
 
 use super::install::constants;
-use super::{CallsRequest, KeptSession, ModelCalls, ScriptEnv, ScriptWork, ShellAgent};
+use super::{CallsRequest, KeptSession, ModelCalls, ScriptEnv, ScriptWork, ShellAgent, ToldLimits};
 use crate::agents::{self, INSTRUCTION_VARIABLE};
-use crate::environment::{Environment, Upload};
+use crate::environment::{Environment, Upload, proxies};
 use crate::executor::errors::SetupError;
 use crate::executor::{ExecutionContext, ExecutionServices};
 use crate::secrets::Redactor;
@@ -71,6 +73,23 @@ pub(in crate::work) fn script(command: &EvalCommand) -> &str {
 /// The variables that an agent has besides those of its command.
 pub(in crate::work) fn variables() -> ScriptEnv {
     [(INSTRUCTION_VARIABLE.to_owned(), PROMPT.to_owned())].into()
+}
+
+/// Adds to the variables of a command what its agent has besides: the addresses of its model servers,
+/// which no proxy is asked for, and its limits from now on. Returns the limits.
+pub(in crate::work) fn complete(
+    env: &mut ScriptEnv,
+    command: &EvalCommand,
+    models: &ModelCalls,
+    limit: Duration,
+) -> Option<ToldLimits> {
+    let addresses = models.env();
+    proxies::exempt(env, addresses.values().map(String::as_str));
+    env.extend(addresses);
+    let agent = command.agent.as_ref()?;
+    let told = ToldLimits::new(limit, Timestamp::now(), agent.budget.as_ref());
+    env.extend(told.variables());
+    Some(told)
 }
 
 /// Opens the gateway for the agent of a command and makes it reachable from its environment.

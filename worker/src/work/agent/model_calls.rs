@@ -24,6 +24,7 @@ use crate::gateway::{
     CallFailure, SessionFiles, TrajectoryAgent, TryCalls, TryGateway, TryRequest, Upstream,
 };
 use crate::secrets::Redactor;
+use crate::supervise;
 
 /// Directory of the records, below the directory of the execution or its command.
 pub(in crate::work) const CALLS_DIRECTORY: &str = "gateway";
@@ -234,11 +235,10 @@ impl ModelCalls {
     }
 
     /// The calls for the record, with their files below the directory `parent` of the record.
-    pub(in crate::work) fn finish(&mut self, parent: &str) -> FinishedCalls {
+    pub(in crate::work) async fn finish(&mut self, parent: &str) -> FinishedCalls {
         let Some(calls) = self.closed.take() else { return FinishedCalls::default() };
-        let file = |path: PathBuf| {
+        let file = |(path, bytes): (PathBuf, u64)| {
             let name = path.file_name()?.to_str()?.to_owned();
-            let bytes = fs::metadata(&path).ok()?.len();
             let extension = path.extension().and_then(|extension| extension.to_str());
             let extension = extension.map(str::to_owned);
             let file =
@@ -253,9 +253,21 @@ impl ModelCalls {
         FinishedCalls {
             summary: Some(Box::new(calls.summary)),
             used: calls.used,
-            files: calls.files.into_iter().filter_map(file).collect(),
+            files: with_sizes(calls.files).await.into_iter().filter_map(file).collect(),
         }
     }
+}
+
+/// Files with their sizes. One that cannot be found is left out.
+async fn with_sizes(files: Vec<PathBuf>) -> Vec<(PathBuf, u64)> {
+    if files.is_empty() {
+        return Vec::new();
+    }
+    let sized = |path: PathBuf| {
+        let bytes = fs::metadata(&path).ok()?.len();
+        Some((path, bytes))
+    };
+    supervise::blocking(move || files.into_iter().filter_map(sized).collect()).await
 }
 
 /// The agent as its trajectory names it. Agents with scripts of the job have no version that is known.

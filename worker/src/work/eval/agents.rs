@@ -140,7 +140,7 @@ impl EvalRun<'_> {
         self.call_failure = self.models.failure();
         self.models.close().await;
         let Some(stage) = self.calling.take() else { return };
-        let finished = self.models.finish(&format!("{}/", stage.as_str()));
+        let finished = self.models.finish(&format!("{}/", stage.as_str())).await;
         self.call_files.extend(finished.files);
         if let Some(summary) = finished.summary {
             self.gateway.insert(stage, *summary);

@@ -166,11 +166,16 @@ impl Checkout {
 
     /// Drops new files that the rules of the parent commit ignore.
     async fn leave_out_ignored(&self, found: &mut TreeDifference) -> Result<(), EvalFilesError> {
-        let is_asked = |file: &&ChangedTreeFile| file.is_new && !self.is_below_file(&file.path);
-        let asked = found.written.iter().filter(is_asked);
+        let new = found.written.iter().filter(|file| file.is_new);
+        let (base, mut new) = (self.base(), new.map(|file| file.path.clone()).collect::<Vec<_>>());
+        let choose = move || {
+            new.retain(|path| !is_below_file(&base, path));
+            new
+        };
+        let asked = supervise::blocking(choose).await;
         // A path with this prefix is never read as pathspec magic.
         let input =
-            asked.flat_map(|file| [b"./", &file.path[..], b"\0"]).collect::<Vec<_>>().concat();
+            asked.iter().flat_map(|path| [b"./", &path[..], b"\0"]).collect::<Vec<_>>().concat();
         if input.is_empty() {
             return Ok(());
         }
@@ -188,17 +193,6 @@ impl Checkout {
         found.written.retain(|file| !(file.is_new && ignored.contains(&file.path[..])));
         found.changes.ignored = (before - found.written.len()) as u64;
         Ok(())
-    }
-
-    /// Whether a path leads through something that is no directory in the parent commit: no rules
-    /// apply to such a path, and git refuses to check it.
-    fn is_below_file(&self, path: &[u8]) -> bool {
-        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
-        let mut above = ends.map(|at| &path[..at]);
-        above.any(|dir| {
-            let found = std::fs::symlink_metadata(self.base().join(OsStr::from_bytes(dir)));
-            found.is_ok_and(|found| !found.is_dir())
-        })
     }
 
     /// Stores new and changed files, and the resulting tree.
@@ -246,6 +240,17 @@ impl Checkout {
         }
         Ok(objects)
     }
+}
+
+/// Whether a path leads through something that is no directory in the files of the parent commit: no
+/// rules apply to such a path, and git refuses to check it.
+fn is_below_file(base: &Path, path: &[u8]) -> bool {
+    let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+    let mut above = ends.map(|at| &path[..at]);
+    above.any(|dir| {
+        let found = std::fs::symlink_metadata(base.join(OsStr::from_bytes(dir)));
+        found.is_ok_and(|found| !found.is_dir())
+    })
 }
 
 /// The only directory in a directory.

@@ -71,7 +71,9 @@ impl Checkout {
             let (bare, index) = (checkout.mirror.bare(), checkout.index());
             bare.export(&checkout.commit, &base, &index).await?;
         }
-        checkout.withheld = find_withheld(&base, &checkout.entries);
+        let entries = std::mem::take(&mut checkout.entries);
+        let find = move || (find_withheld(&base, &entries), entries);
+        (checkout.withheld, checkout.entries) = supervise::blocking(find).await;
         Ok(checkout)
     }
 

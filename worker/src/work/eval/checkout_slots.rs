@@ -61,7 +61,7 @@ impl CheckoutSlots {
     pub async fn acquire(&self, commit: &str) -> Result<CheckoutSlot, EvalFilesError> {
         let slot = self.choose(commit);
         let home = slot.root();
-        if slot.commit.is_none() && (home.join(DIRTY_MARK).exists() || slot.path().exists()) {
+        if slot.commit.is_none() {
             local_dir::remove_path(&slot.path()).await?;
         }
         let make = async {

@@ -181,7 +181,6 @@ impl<'a> EvalRun<'a> {
         let (env, labels) = (env.clone(), &ctx.execution.labels);
         let (proxies, log) = (BuildProxies::of(&env), &mut self.build_log);
         let prepared = requested.prepare(provider, &source, proxies, labels, log).await;
-        self.build_log.mask(&self.attempt.redactor);
         let image = prepared?;
         let image = match plan.purpose {
             EnvironmentPurpose::Agent => self.install_agents(provider, image).await,

@@ -43,6 +43,11 @@ impl Drop for CacheDirLock {
     }
 }
 
+/// Whether something is at a path, as far as can be told.
+pub(super) async fn exists(path: &Path) -> bool {
+    tokio::fs::try_exists(path).await.unwrap_or(false)
+}
+
 /// Removes a file or directory, if it exists.
 pub(super) async fn remove_path(path: &Path) -> Result<(), EvalFilesError> {
     let removed = fs_remove::remove(path).await;

@@ -9,12 +9,13 @@ use lru::LruCache;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
 use rollout_protocol::spec::eval::{CommitBundle, RepositorySpec};
-use tokio::sync::Mutex as Turn;
+use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
 use super::EvalFilesError;
 use super::local_dir::{self, CacheDirLock};
 use crate::git::{BareRepository, GitError, bundle};
 use crate::store::BlobStore;
+use crate::supervise;
 
 /// Prefix of the names of unfinished directories.
 const UNFINISHED_PREFIX: &str = "new-";
@@ -38,11 +39,33 @@ pub struct Mirrors {
 #[derive(Debug)]
 struct MirrorEntry {
     path: PathBuf,
-    /// Held while commits are added.
-    lock: Turn<()>,
+    /// Held while commits are added, or the repository is removed.
+    lock: Arc<Turn<()>>,
     bytes: AtomicU64,
     /// Whether this process found it whole: a power failure may have left empty files.
     is_checked: AtomicBool,
+}
+
+/// A repository that is removed. No call uses it.
+#[derive(Debug)]
+struct SurplusMirror {
+    root: Digest,
+    entry: Arc<MirrorEntry>,
+    turn: OwnedMutexGuard<()>,
+}
+
+impl SurplusMirror {
+    /// Gives it another name. Blocks.
+    fn rename(self, to: &Path) -> std::io::Result<()> {
+        let Self { entry, turn, .. } = self;
+        let moved = std::fs::rename(&entry.path, to);
+        if moved.is_ok() {
+            entry.bytes.store(0, Ordering::Relaxed);
+            entry.is_checked.store(false, Ordering::Relaxed);
+        }
+        drop(turn);
+        moved
+    }
 }
 
 /// A cached repository that stays on disk while this lives.
@@ -54,7 +77,7 @@ pub struct Mirror {
 
 impl MirrorEntry {
     fn new(path: PathBuf, bytes: AtomicU64) -> Self {
-        Self { path, lock: Turn::default(), bytes, is_checked: AtomicBool::new(false) }
+        Self { path, lock: Arc::default(), bytes, is_checked: AtomicBool::new(false) }
     }
 }
 
@@ -112,7 +135,7 @@ impl Mirrors {
             done => done?,
         };
         let path = entry.path.clone();
-        let bytes = crate::supervise::blocking(move || {
+        let bytes = supervise::blocking(move || {
             local_dir::touch(&path);
             local_dir::bytes_below(&path)
         });
@@ -140,14 +163,14 @@ impl Mirrors {
     ) -> Result<BareRepository, EvalFilesError> {
         let bare = BareRepository::from_dir(&entry.path);
         if !entry.is_checked.load(Ordering::Relaxed)
-            && entry.path.exists()
+            && local_dir::exists(&entry.path).await
             && let Some(damage) = bare.find_damage(&repository.root.commit).await?
         {
             // No call uses it yet.
             tracing::warn!("{damage}; the repository is fetched again");
             local_dir::remove_path(&entry.path).await?;
         }
-        if !entry.path.exists() {
+        if !local_dir::exists(&entry.path).await {
             self.create_mirror(entry, &repository.root).await?;
         }
         entry.is_checked.store(true, Ordering::Relaxed);
@@ -223,47 +246,63 @@ impl Mirrors {
         self.dir.join(format!("{UNFINISHED_PREFIX}{number}"))
     }
 
-    /// Removes the least recently used repositories until the rest is within bounds.
+    /// Removes the least recently used repositories until the rest is within bounds. One that is in use or
+    /// cannot be renamed stays: it still occupies the disk, and the next call tries again.
     async fn evict_surplus(&self) {
-        for path in self.take_surplus() {
+        let mut removed = Vec::new();
+        for surplus in self.surplus() {
+            // Its path may be needed again at once: it is removed under another name.
+            let aside = self.unfinished_path();
+            let (root, entry, to) = (surplus.root, Arc::clone(&surplus.entry), aside.clone());
+            // Calls that need it wait, also if this one is dropped, and fetch it again.
+            match supervise::blocking(move || surplus.rename(&to)).await {
+                Ok(()) => {
+                    removed.push(aside);
+                    self.forget(&root, &entry);
+                }
+                // It was never fetched.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    self.forget(&root, &entry);
+                }
+                Err(error) => {
+                    tracing::warn!(path = %entry.path.display(), %error, "cannot rename a repository");
+                }
+            }
+        }
+        for path in removed {
             if let Err(error) = local_dir::remove_path(&path).await {
                 tracing::warn!(path = %path.display(), %error, "cannot remove a repository");
             }
         }
     }
 
-    /// Takes surplus repositories out of the index and renames them. One that is in use or cannot
-    /// be renamed stays in the index: it still occupies the disk, and the next call tries again.
-    fn take_surplus(&self) -> Vec<PathBuf> {
-        let mut known = self.entries.lock().expect("nothing panics while it holds the index");
+    /// The repositories to remove, which no call uses or gets meanwhile.
+    fn surplus(&self) -> Vec<SurplusMirror> {
+        let known = self.entries.lock().expect("nothing panics while it holds the index");
         let total = |entry: &Arc<MirrorEntry>| entry.bytes.load(Ordering::Relaxed);
         let mut bytes: u64 = known.iter().map(|(_, entry)| total(entry)).sum();
-        let (mut surplus, mut kept) = (Vec::new(), Vec::new());
-        while bytes > self.max_bytes
-            && let Some((root, entry)) = known.pop_lru()
-        {
-            if Arc::strong_count(&entry) > 1 {
-                kept.push((root, entry));
+        let mut surplus = Vec::new();
+        for (root, entry) in known.iter().rev() {
+            if bytes <= self.max_bytes {
+                break;
+            }
+            if Arc::strong_count(entry) > 1 {
                 continue;
             }
-            // Its path may be needed again at once: it is removed under another name.
-            let aside = self.unfinished_path();
-            match std::fs::rename(&entry.path, &aside) {
-                Ok(()) => surplus.push(aside),
-                // It was never fetched.
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => {
-                    tracing::warn!(path = %entry.path.display(), %error, "cannot rename a repository");
-                    kept.push((root, entry));
-                    continue;
-                }
-            }
-            bytes -= total(&entry);
-        }
-        for (root, entry) in kept {
-            known.push(root, entry);
+            // Only calls hold it.
+            let Ok(turn) = Arc::clone(&entry.lock).try_lock_owned() else { continue };
+            bytes -= total(entry);
+            surplus.push(SurplusMirror { root: *root, entry: Arc::clone(entry), turn });
         }
         surplus
+    }
+
+    /// Removes the entry of a repository that is gone, unless a call waits for it.
+    fn forget(&self, root: &Digest, entry: &Arc<MirrorEntry>) {
+        let mut known = self.entries.lock().expect("nothing panics while it holds the index");
+        if Arc::strong_count(entry) == SOLE_USER_REFERENCES {
+            known.pop(root);
+        }
     }
 
     /// Number of cached repositories.

@@ -21,13 +21,13 @@ use super::run::EvalRun;
 use super::variables::{self, REPOSITORY};
 use crate::agents;
 use crate::dependency::Dependency;
-use crate::environment::{Failure, Upload, proxies};
+use crate::environment::{Failure, Upload};
 use crate::executor::errors::{self, ScriptError};
 use crate::executor::{
     self, COPY_LIMIT, Capture, NormalExit, PhaseInterrupt, ScriptEnd, ScriptLimit, cost,
     wait_for_stop, with_timeout,
 };
-use crate::work::agent::{self, PlannedScript, ToldLimits};
+use crate::work::agent::{self, PlannedScript};
 
 /// The time limit of a command.
 #[derive(Debug, Clone, Copy)]
@@ -191,13 +191,7 @@ impl EvalRun<'_> {
         let mut argv = agents::bash(variables::script_path(stage));
         argv.extend(variables::arguments(eval, stage));
         let mut env = self.variables.for_stage(stage);
-        let models = self.models.env();
-        proxies::exempt(&mut env, models.values().map(String::as_str));
-        env.extend(models);
-        let told = command.agent.as_ref();
-        let told =
-            told.map(|agent| ToldLimits::new(limit, Timestamp::now(), agent.budget.as_ref()));
-        env.extend(told.iter().flat_map(ToldLimits::variables));
+        let told = agent::command::complete(&mut env, command, &self.models, limit);
         Ok(PlannedScript {
             work: agent::command::work(command, eval.gateway.as_ref(), &self.models, argv)?,
             env,
@@ -257,7 +251,9 @@ impl EvalRun<'_> {
     pub(super) fn start_capture(&mut self, directory: &'static str) -> Arc<Capture> {
         let dir: PathBuf = self.ctx.execution.scratch.join(directory);
         let (stdout, stderr) = (dir.join("stdout.txt"), dir.join("stderr.txt"));
-        let capture = Arc::new(Capture::new(stdout, stderr, &self.attempt.redactor));
+        let scratch = &self.ctx.execution.scratch_work;
+        let capture = Capture::new(stdout, stderr, &self.attempt.redactor, scratch);
+        let capture = Arc::new(capture);
         self.captures.push((directory, capture.clone()));
         capture
     }

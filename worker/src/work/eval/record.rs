@@ -12,7 +12,9 @@ use rollout_protocol::version::RUN_FORMAT;
 use super::EvalContext;
 use super::collect::EvalOutputs;
 use super::run::EvalRun;
-use crate::executor::{BUILD_LOG, FileRole, Finished, RecordFile, errors};
+use crate::executor::{
+    BUILD_LOG, FileRole, Finished, OutputFiles, RecordFile, errors, finish_outputs,
+};
 
 impl Finished<EvalRecord> {
     /// The result of an execution that failed before anything else is known about it.
@@ -59,11 +61,11 @@ fn empty_record(ctx: &EvalContext, host: &str) -> EvalRecord {
 }
 
 /// The record of an execution and its files; `stopped` names the phase that a stop ended.
-pub(super) fn finished(mut run: EvalRun<'_>, stopped: Option<Phase>) -> Finished<EvalRecord> {
+pub(super) async fn finished(mut run: EvalRun<'_>, stopped: Option<Phase>) -> Finished<EvalRecord> {
     if stopped.is_some() {
         run.end = EvalEnd::Stopped;
     }
-    let files = record_files(&mut run);
+    let files = record_files(&mut run).await;
     let (durations, timestamps) = run.attempt.timing.finish();
     let calls: f64 = run.gateway.values().map(|calls| calls.cost).sum();
     let cost = run.removed_cost + run.environment_cost() + calls;
@@ -90,10 +92,14 @@ pub(super) fn finished(mut run: EvalRun<'_>, stopped: Option<Phase>) -> Finished
     Finished { record, files, stopped }
 }
 
-fn record_files(run: &mut EvalRun<'_>) -> Vec<RecordFile> {
+async fn record_files(run: &mut EvalRun<'_>) -> Vec<RecordFile> {
     let mut files = Vec::new();
-    for (stage, capture) in std::mem::take(&mut run.captures) {
-        match capture.finish() {
+    let (stages, captures): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut run.captures).into_iter().unzip();
+    let outputs = finish_outputs(captures, &run.build_log, &run.attempt.redactor).await;
+    let OutputFiles { captured, build_log } = outputs;
+    for (stage, captured) in stages.into_iter().zip(captured) {
+        match captured {
             Ok(captured) => files.extend(RecordFile::captured(captured, &format!("{stage}/"))),
             Err(error) => {
                 let why = format!("cannot keep the output of {stage}: {error}");
@@ -102,7 +108,7 @@ fn record_files(run: &mut EvalRun<'_>) -> Vec<RecordFile> {
         }
     }
     let log = |(file, bytes)| RecordFile::text(file, BUILD_LOG.to_owned(), bytes, false);
-    files.extend(run.build_log.finished_file().map(log));
+    files.extend(build_log.map(log));
     let EvalOutputs { logs, sweep_logs, output, results } = std::mem::take(&mut run.collected);
     files.extend(logs.map(|taken| RecordFile::archive(taken, FileRole::Logs)));
     files.extend(sweep_logs.map(|taken| RecordFile::archive(taken, FileRole::SweepLogs)));

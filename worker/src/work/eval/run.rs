@@ -174,7 +174,7 @@ impl WorkRecipe for EvalRun<'_> {
         self.ctx.permits.start_over();
     }
 
-    fn finished(self, stopped: Option<Phase>) -> Finished<EvalRecord> {
-        record::finished(self, stopped)
+    async fn finished(self, stopped: Option<Phase>) -> Finished<EvalRecord> {
+        record::finished(self, stopped).await
     }
 }

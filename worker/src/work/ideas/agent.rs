@@ -65,7 +65,8 @@ impl IdeasRun<'_> {
             .map_err(|failure| typed(ScriptError::Place { what: "the install script", failure }))?;
         let directory = ctx.execution.scratch.join(INSTALL_DIRECTORY);
         let files = (directory.join("stdout.txt"), directory.join("stderr.txt"));
-        let capture = std::sync::Arc::new(Capture::new(files.0, files.1, &redactor));
+        let capture = Capture::new(files.0, files.1, &redactor, &ctx.execution.scratch_work);
+        let capture = std::sync::Arc::new(capture);
         self.install_capture = Some(capture.clone());
         let limit = seconds(agent.install_sec());
         let planned = PlannedScript {

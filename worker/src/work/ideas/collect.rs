@@ -105,8 +105,10 @@ impl IdeasRun<'_> {
             self.ideas = (count > 0).then_some(ideas);
         }
         if count == 0 {
-            let last_words =
-                self.capture.as_deref().map(executor::stderr_summary).unwrap_or_default();
+            let last_words = match self.capture.as_deref() {
+                Some(capture) => executor::stderr_summary(capture).await,
+                None => String::new(),
+            };
             return Err(failure::no_ideas(self.left_out.len(), &last_words, &redactor));
         }
         self.end = IdeasEnd::Written;

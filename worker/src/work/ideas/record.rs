@@ -8,7 +8,7 @@ use rollout_protocol::version::RUN_FORMAT;
 
 use super::IdeasContext;
 use super::run::IdeasRun;
-use crate::executor::{FileRole, Finished, RecordFile, errors};
+use crate::executor::{FileRole, Finished, OutputFiles, RecordFile, errors, finish_outputs};
 
 /// Path of the log of a failed image build below the directory of the node's logs.
 const BUILD_LOG: &str = "build.log";
@@ -53,12 +53,15 @@ fn empty_record(ctx: &IdeasContext, host: &str) -> IdeasRecord {
 }
 
 /// The record of an execution and its files; `stopped` names the phase that a stop ended.
-pub(super) fn finished(mut run: IdeasRun<'_>, stopped: Option<Phase>) -> Finished<IdeasRecord> {
+pub(super) async fn finished(
+    mut run: IdeasRun<'_>,
+    stopped: Option<Phase>,
+) -> Finished<IdeasRecord> {
     if stopped.is_some() {
         run.end = IdeasEnd::Stopped;
     }
-    let mut files = record_files(&mut run);
-    let mut calls = run.models.finish("");
+    let mut files = record_files(&mut run).await;
+    let mut calls = run.models.finish("").await;
     files.append(&mut calls.files);
     let (durations, timestamps) = run.attempt.timing.finish();
     let cost = run.attempt.environment.cost(&run.ctx.ideas.settings.rates) + calls.cost();
@@ -84,26 +87,27 @@ pub(super) fn finished(mut run: IdeasRun<'_>, stopped: Option<Phase>) -> Finishe
     Finished { record, files, stopped }
 }
 
-fn record_files(run: &mut IdeasRun<'_>) -> Vec<RecordFile> {
+async fn record_files(run: &mut IdeasRun<'_>) -> Vec<RecordFile> {
     let mut files = Vec::new();
-    match run.capture.take().map(|capture| capture.finish()) {
-        Some(Ok(captured)) => files.extend(RecordFile::captured(captured, "")),
-        Some(Err(error)) => {
-            let why = format!("cannot keep the output of the command: {error}");
-            run.attempt.record_not_collected(&why);
+    // The directory of each, and its name in messages.
+    let places = [("", "the command"), ("install/", "the installation")];
+    let captures = [run.capture.take(), run.install_capture.take()];
+    let begun =
+        places.into_iter().zip(captures).filter_map(|(place, capture)| Some((place, capture?)));
+    let (places, captures): (Vec<_>, Vec<_>) = begun.unzip();
+    let outputs = finish_outputs(captures, &run.build_log, &run.attempt.redactor).await;
+    let OutputFiles { captured, build_log } = outputs;
+    for ((directory, of), captured) in places.into_iter().zip(captured) {
+        match captured {
+            Ok(captured) => files.extend(RecordFile::captured(captured, directory)),
+            Err(error) => {
+                let why = format!("cannot keep the output of {of}: {error}");
+                run.attempt.record_not_collected(&why);
+            }
         }
-        None => {}
-    }
-    match run.install_capture.take().map(|capture| capture.finish()) {
-        Some(Ok(captured)) => files.extend(RecordFile::captured(captured, "install/")),
-        Some(Err(error)) => {
-            let why = format!("cannot keep the output of the installation: {error}");
-            run.attempt.record_not_collected(&why);
-        }
-        None => {}
     }
     let log = |(file, bytes)| RecordFile::text(file, BUILD_LOG.to_owned(), bytes, false);
-    files.extend(run.build_log.finished_file().map(log));
+    files.extend(build_log.map(log));
     files.extend(run.logs.take().map(|taken| RecordFile::archive(taken, FileRole::Logs)));
     files.extend(run.ideas.take().map(|taken| RecordFile::archive(taken, FileRole::Ideas)));
     files

@@ -15,14 +15,14 @@ use super::IdeasContext;
 use super::record;
 use super::variables::{self, IdeasVariables, REPOSITORY, SCRIPT};
 use crate::agents;
-use crate::environment::{Failure, proxies};
+use crate::environment::Failure;
 use crate::executor::errors::{self, ScriptError};
 use crate::executor::{
     self, AttemptState, BuildLog, Capture, CleanArchive, ExecutionServices, Finished, NormalExit,
     PhaseInterrupt, ScriptEnd, ScriptLimit, ScriptRun, WorkRecipe, cost, wait_for_stop,
 };
 use crate::gateway::CallFailure;
-use crate::work::agent::{self, ModelCalls, PlannedScript, ToldLimits};
+use crate::work::agent::{self, ModelCalls, PlannedScript};
 use crate::work::eval::{CheckoutSlot, Repositories, failure};
 
 /// The stage of the command, for permits and errors.
@@ -116,17 +116,12 @@ impl<'a> IdeasRun<'a> {
         let redactor = self.attempt.redactor.clone();
         let scratch = &self.ctx.execution.scratch;
         let files = (scratch.join("stdout.txt"), scratch.join("stderr.txt"));
-        let capture = Arc::new(Capture::new(files.0, files.1, &redactor));
+        let scratch_work = &self.ctx.execution.scratch_work;
+        let capture = Arc::new(Capture::new(files.0, files.1, &redactor, scratch_work));
         self.capture = Some(Arc::clone(&capture));
         let (servers, argv) = (self.ctx.ideas.gateway.as_ref(), agents::bash(SCRIPT.to_owned()));
         let mut env = self.variables.command.clone();
-        let models = self.models.env();
-        proxies::exempt(&mut env, models.values().map(String::as_str));
-        env.extend(models);
-        let told = command.agent.as_ref();
-        let told =
-            told.map(|agent| ToldLimits::new(limit, Timestamp::now(), agent.budget.as_ref()));
-        env.extend(told.iter().flat_map(ToldLimits::variables));
+        let told = agent::command::complete(&mut env, command, &self.models, limit);
         let mut script = PlannedScript {
             work: agent::command::work(command, servers, &self.models, argv)?,
             env,
@@ -247,7 +242,7 @@ impl WorkRecipe for IdeasRun<'_> {
         self.ctx.permits.start_over();
     }
 
-    fn finished(self, stopped: Option<Phase>) -> Finished<IdeasRecord> {
-        record::finished(self, stopped)
+    async fn finished(self, stopped: Option<Phase>) -> Finished<IdeasRecord> {
+        record::finished(self, stopped).await
     }
 }

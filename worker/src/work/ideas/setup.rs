@@ -92,7 +92,6 @@ impl IdeasRun<'_> {
             (BuildProxies::of(&self.variables.environment), &ctx.execution.labels);
         let log = &mut self.build_log;
         let prepared = requested.prepare(provider, &source, proxies, labels, log).await;
-        self.build_log.mask(&self.attempt.redactor);
         let image = self.install_in_image(provider, prepared?).await;
         Ok(CreateRequest {
             image,

@@ -96,7 +96,7 @@ impl Artifacts {
             let nothing = matches!(record.status, ArtifactStatus::Empty | ArtifactStatus::Skipped);
             // It was not requested: without content it is not recorded.
             if !(implicit && nothing) {
-                self.add_record(record, file, &lack, &mut collected);
+                self.add_record(record, file, &lack, &mut collected).await;
             }
             collected.incomplete = collected.incomplete.take().or(lack);
         }
@@ -121,7 +121,7 @@ impl Artifacts {
     }
 
     /// Records an artifact, and its file and upload.
-    fn add_record(
+    async fn add_record(
         &mut self,
         record: ArtifactRecord,
         file: PathBuf,
@@ -129,7 +129,8 @@ impl Artifacts {
         collected: &mut CollectedArtifacts,
     ) {
         let part = incomplete.is_some() && record.kind == Some(ArtifactKind::Directory);
-        let is_kept = record.status == ArtifactStatus::Ok || (part && file.exists());
+        let is_kept = record.status == ArtifactStatus::Ok
+            || (part && tokio::fs::try_exists(&file).await.unwrap_or(false));
         // A verifier also gets files that are not kept because they hold a secret.
         let is_withheld = record.status == ArtifactStatus::Failed && incomplete.is_none();
         if is_kept || is_withheld {

@@ -61,7 +61,7 @@ async fn check_once(
     Ok(match ran.end {
         ScriptEnd::Exited(exit) if exit.code == 0 => Ok(()),
         ScriptEnd::Exited(exit) => {
-            let words = stderr_summary(&capture);
+            let words = stderr_summary(&capture).await;
             let said = if words.is_empty() { "" } else { ": " };
             Err(format!("it ended with code {}{said}{words}", exit.code))
         }

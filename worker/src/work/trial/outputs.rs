@@ -3,13 +3,18 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rollout_protocol::limits;
 
 use crate::executor::errors::ScriptStage;
-use crate::executor::{self, BUILD_LOG, BuildLog, Capture, CapturedStream, RecordFile};
+use crate::executor::{
+    self, BUILD_LOG, BuildLog, Capture, CaptureList, CapturedStream, ExecutionContext, RecordFile,
+    ScratchWork,
+};
 use crate::secrets::Redactor;
 use crate::shortage::Shortage;
+use crate::supervise;
 
 /// Prefix of the paths of a step's files, below the trial's directory: `steps/<name>/` for a step
 /// with a name, otherwise empty.
@@ -21,9 +26,12 @@ pub(super) fn step_prefix(step: Option<&str>) -> String {
 #[derive(Debug)]
 pub(super) struct TrialOutputs {
     scratch: PathBuf,
+    scratch_work: ScratchWork,
+    list: CaptureList,
     /// Captures in progress, each with its directory.
     captures: Vec<(ScriptStage, Cow<'static, str>, Arc<Capture>)>,
-    finished: Vec<(ScriptStage, Cow<'static, str>, [CapturedStream; 2])>,
+    /// Number of captures whose output is not kept.
+    unrecorded: AtomicUsize,
     /// The log of an image build.
     pub(super) build_log: BuildLog,
 }
@@ -39,9 +47,12 @@ pub(super) struct FinishedOutputs {
 }
 
 impl TrialOutputs {
-    pub(super) fn new(scratch: PathBuf) -> Self {
+    pub(super) fn new(execution: &ExecutionContext) -> Self {
+        let (scratch, scratch_work) = (execution.scratch.clone(), execution.scratch_work.clone());
+        let list = CaptureList::new(&scratch, &scratch_work);
         let build_log = BuildLog::new(&scratch);
-        Self { scratch, captures: Vec::new(), finished: Vec::new(), build_log }
+        let (captures, unrecorded) = (Vec::new(), AtomicUsize::new(0));
+        Self { scratch, scratch_work, list, captures, unrecorded, build_log }
     }
 
     pub(super) fn scratch(&self) -> &Path {
@@ -59,15 +70,24 @@ impl TrialOutputs {
             None => Cow::Borrowed(stage.directory()),
             Some(_) => Cow::Owned(step_prefix(step) + stage.directory()),
         };
-        let capture = capture_in(&self.scratch.join(&*directory), redactor);
-        executor::note_capture(&self.scratch, &directory);
+        let [stdout, stderr] = self.capture_files(&directory);
+        let capture = Arc::new(Capture::new(stdout, stderr, redactor, &self.scratch_work));
+        self.list.add(&directory);
         self.captures.push((stage, directory, capture.clone()));
         capture
     }
 
-    /// Captures a command whose output is not kept, but quoted in its error.
+    /// Captures a command whose output is not kept, but quoted in its error. Each has files of its own: a disk
+    /// may take those of an earlier one later.
     pub(super) fn unrecorded_capture(&self, redactor: &Redactor) -> Arc<Capture> {
-        capture_in(&self.scratch.join("aside"), redactor)
+        let number = self.unrecorded.fetch_add(1, Ordering::Relaxed);
+        let files = self.capture_files(&format!("aside/{number}"));
+        Arc::new(Capture::for_quotes(files, redactor, &self.scratch_work))
+    }
+
+    fn capture_files(&self, directory: &str) -> [PathBuf; 2] {
+        let directory = self.scratch.join(directory);
+        ["stdout.txt", "stderr.txt"].map(|name| directory.join(name))
     }
 
     /// The captures in progress.
@@ -76,40 +96,63 @@ impl TrialOutputs {
     }
 
     /// The end of the standard error of a stage's script, of the one that ran last.
-    pub(super) fn last_words(&self, stage: ScriptStage) -> String {
-        let last = self.captures.iter().rev().find(|(of, ..)| *of == stage);
-        last.map_or_else(String::new, |(_, _, capture)| executor::stderr_summary(capture))
+    pub(super) async fn last_words(&self, stage: ScriptStage) -> String {
+        match self.captures.iter().rev().find(|(of, ..)| *of == stage) {
+            Some((_, _, capture)) => executor::stderr_summary(capture).await,
+            None => String::new(),
+        }
     }
 
     /// Ends all captures and returns their files; scripts that still run are cut off.
-    pub(super) fn finish(&mut self) -> FinishedOutputs {
+    pub(super) async fn finish(&mut self, redactor: &Redactor) -> FinishedOutputs {
         let mut kept = FinishedOutputs::default();
-        for (stage, directory, capture) in self.captures.drain(..) {
-            match capture.finish() {
-                Ok(captured) => self.finished.push((stage, directory, captured)),
+        let mut verifier = None;
+        let begun = std::mem::take(&mut self.captures);
+        let captures = begun.iter().map(|(_, _, capture)| Arc::clone(capture)).collect();
+        let ended = executor::finish_outputs(captures, &self.build_log, redactor).await;
+        for ((stage, directory, _), captured) in begun.into_iter().zip(ended.captured) {
+            match captured {
+                Ok(streams) => {
+                    if stage == ScriptStage::Verify {
+                        verifier = Some(streams.clone());
+                    }
+                    kept.files.extend(RecordFile::captured(streams, &format!("{directory}/")));
+                }
                 Err(error) => {
                     let why = format!("cannot keep the output of {directory}: {error}");
                     kept.failures.push((why, Shortage::from_io_error(&error)));
                 }
             }
         }
-        for (stage, directory, [stdout, stderr]) in &self.finished {
-            if *stage == ScriptStage::Verify {
-                kept.verifier_stdout =
-                    executor::read_tail(stdout, limits::INLINE_OUTPUT_BYTES).ok();
-                kept.verifier_stderr =
-                    executor::read_tail(stderr, limits::INLINE_OUTPUT_BYTES).ok();
-            }
-            let streams = [stdout.clone(), stderr.clone()];
-            kept.files.extend(RecordFile::captured(streams, &format!("{directory}/")));
+        if let Some(streams) = verifier {
+            let tail = |stream: CapturedStream| {
+                executor::read_tail(&stream, limits::INLINE_OUTPUT_BYTES).ok()
+            };
+            let read = supervise::blocking(move || streams.map(tail)).await;
+            [kept.verifier_stdout, kept.verifier_stderr] = read;
         }
-        let built = self.build_log.finished_file();
         let log = |(file, bytes)| RecordFile::text(file, BUILD_LOG.to_owned(), bytes, false);
-        kept.files.extend(built.map(log));
+        kept.files.extend(ended.build_log.map(log));
         kept
     }
 }
 
-fn capture_in(dir: &Path, redactor: &Redactor) -> Arc<Capture> {
-    Arc::new(Capture::new(dir.join("stdout.txt"), dir.join("stderr.txt"), redactor))
+#[cfg(test)]
+mod tests {
+    use super::super::testing::TrialFixture;
+    use super::*;
+    use crate::environment::{OutputSink as _, OutputStream};
+
+    #[tokio::test]
+    async fn unrecorded_output_that_is_written_late_is_in_no_quote_of_a_later_command() {
+        let rig = TrialFixture::new().await;
+        let execution = rig.context().execution;
+        let outputs = TrialOutputs::new(&execution);
+        let [former, later] = [(); 2].map(|()| outputs.unrecorded_capture(&Redactor::default()));
+        later.write(OutputStream::Stderr, b"later");
+        later.finish().await.expect("written");
+        former.write(OutputStream::Stderr, b"former");
+        former.finish().await.expect("written");
+        assert_eq!(executor::stderr_summary(&later).await, "later");
+    }
 }

@@ -128,7 +128,6 @@ impl TrialRun<'_> {
         let (proxies, labels) = (BuildProxies::of(&env), &self.ctx.execution.labels);
         let log = &mut self.outputs.build_log;
         let prepared = requested.prepare(provider, &source, proxies, labels, log).await;
-        self.outputs.build_log.mask(&self.attempt.redactor);
         Ok((source, prepared?))
     }
 

@@ -36,6 +36,9 @@ pub(super) async fn wait_until_ready(
     } else if let Some(grace) = task.start_grace_sec {
         if grace > 0.0 {
             tokio::time::sleep(seconds(grace)).await;
+            if environment.expect_running().has_own_programs() {
+                check_running(environment.expect_running()).await?;
+            }
             waited = Some(without_observation(StartWaitEnd::Grace));
         }
     } else if environment.expect_running().has_own_programs() {
@@ -70,9 +73,15 @@ async fn observe(environment: &dyn Environment) -> Result<Option<StartWait>, Set
     }
     let waited = start::observed(&printed.text());
     if waited.is_none() {
+        // The observation ends with the environment, too.
+        check_running(environment).await?;
         tracing::debug!(environment = environment.id(), "cannot observe its own programs");
     }
     Ok(waited)
+}
+
+async fn check_running(environment: &dyn Environment) -> Result<(), SetupError> {
+    environment.check_running().await.map_err(SetupError::Create)
 }
 
 /// The beginning of the standard output of a command.

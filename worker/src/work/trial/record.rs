@@ -74,10 +74,10 @@ impl TrialRun<'_> {
     }
 
     /// The record and its files; `stopped` names the phase that a stop ended.
-    pub(super) fn into_finished(mut self, stopped: Option<Phase>) -> Finished<TrialRecord> {
+    pub(super) async fn into_finished(mut self, stopped: Option<Phase>) -> Finished<TrialRecord> {
         self.settle_survived();
-        let refused_hosts = self.refused_hosts_file();
-        let outputs = self.outputs.finish();
+        let refused_hosts = self.refused_hosts_file().await;
+        let outputs = self.outputs.finish(&self.attempt.redactor).await;
         for (why, shortage) in outputs.failures {
             self.attempt.secondary_errors.push(errors::output_lost(
                 &why,
@@ -86,7 +86,7 @@ impl TrialRun<'_> {
             ));
         }
         let (durations, timestamps) = self.attempt.timing.finish();
-        let models = self.models.finish("");
+        let models = self.models.finish("").await;
         let verdict = self.final_verdict(stopped.is_some(), models.used);
         let (ctx, labels) = (self.ctx, &self.ctx.execution.labels);
         let mut files = outputs.files;

@@ -32,7 +32,7 @@ pub async fn run(ctx: TrialContext, services: &ExecutionServices) -> Finished<Tr
         Err(error) => {
             let mut run = TrialRun::new(&ctx, services, AgentPlan::default());
             run.attempt.record_error(error);
-            return run.into_finished(None);
+            return run.into_finished(None).await;
         }
     };
     let kind = ctx.settings.environment.provider.kind();
@@ -104,7 +104,7 @@ impl<'a> TrialRun<'a> {
             services,
             attempt: AttemptState::new(&ctx.execution),
             plan,
-            outputs: TrialOutputs::new(ctx.execution.scratch.clone()),
+            outputs: TrialOutputs::new(&ctx.execution),
             logs: None,
             verifier_logs: None,
             step_logs: Vec::new(),
@@ -182,7 +182,7 @@ impl<'a> TrialRun<'a> {
         match score {
             Some(Ok(score)) => self.score = Some(score),
             Some(Err(error)) => {
-                let error = self.reward_error(error);
+                let error = self.reward_error(error).await;
                 self.attempt.record_error(error);
             }
             None => {}
@@ -276,8 +276,8 @@ impl WorkRecipe for TrialRun<'_> {
         self.models.close().await;
     }
 
-    fn finished(self, stopped: Option<Phase>) -> Finished<TrialRecord> {
-        self.into_finished(stopped)
+    async fn finished(self, stopped: Option<Phase>) -> Finished<TrialRecord> {
+        self.into_finished(stopped).await
     }
 }
 

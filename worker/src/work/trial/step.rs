@@ -289,8 +289,10 @@ impl TrialRun<'_> {
         let valid = score.as_ref().and_then(|score| score.as_ref().ok());
         self.compare_formats(valid, collected.other_score);
         verified?;
-        let score = score.expect("it was asked for");
-        score.map_err(|error| self.reward_error(error))
+        match score.expect("it was asked for") {
+            Ok(score) => Ok(score),
+            Err(error) => Err(self.reward_error(error).await),
+        }
     }
 
     fn keep_logs(&mut self, logs: CleanArchive) {
@@ -304,8 +306,8 @@ impl TrialRun<'_> {
     }
 
     /// The error of a missing or invalid reward.
-    pub(super) fn reward_error(&self, error: RewardError) -> TrialError {
-        let last_words = self.outputs.last_words(ScriptStage::Verify);
+    pub(super) async fn reward_error(&self, error: RewardError) -> TrialError {
+        let last_words = self.outputs.last_words(ScriptStage::Verify).await;
         let end = TestEnd { code: self.test_exit, last_words };
         error.into_error(&end, &self.attempt.redactor)
     }

@@ -174,11 +174,8 @@ impl TrialRun<'_> {
                 match ran.end {
                     ScriptEnd::Exited(exit) if exit.code == 0 => return Ok(()),
                     ScriptEnd::Exited(exit) => {
-                        format!(
-                            "it ended with code {}: {}",
-                            exit.code,
-                            executor::stderr_summary(&capture)
-                        )
+                        let words = executor::stderr_summary(&capture).await;
+                        format!("it ended with code {}: {words}", exit.code)
                     }
                     // Everything else was killed with it: nothing is left to verify.
                     ScriptEnd::TimedOut => {

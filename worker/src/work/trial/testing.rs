@@ -27,7 +27,7 @@ use crate::environment::fake::FakeProvider;
 use crate::environment::{EnvironmentLabels, Owner, Provider};
 use crate::executor::{
     ControlMailbox, DedicatedSlot, EventLogSink, ExecutionContext, ExecutionServices, Finished,
-    NewEventChunk, PhaseSink, ScratchCreation, TaskFiles,
+    NewEventChunk, PhaseSink, ScratchWork, TaskFiles,
 };
 use crate::rate_limit::RunRateLimiter;
 use crate::secrets::TrialVariables;
@@ -271,7 +271,7 @@ impl TrialFixture {
             labels: labels(),
             spec: Digest::sha256(b"spec"),
             scratch,
-            scratch_creation: ScratchCreation::default(),
+            scratch_work: ScratchWork::default(),
             stop: self.stop.subscribe(),
             phases: self.phases.clone(),
             slot: Arc::new(DedicatedSlot),

@@ -123,6 +123,8 @@ pub(super) fn verifier_env(
     let mut env = environment_env(variables, own.unwrap_or(&ctx.task.environment));
     add_expanded(variables, &step.verifier.env, &mut env);
     add_expanded(variables, &ctx.settings.verifier.env, &mut env);
+    // Another list of hosts may have taken the place of the first.
+    proxies::exempt(&mut env, []);
     env.insert(INSTRUCTION_VARIABLE.to_owned(), ctx.settings.instruction_path.clone());
     env
 }

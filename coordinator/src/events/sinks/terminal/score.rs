@@ -109,8 +109,8 @@ pub(super) fn without_reward(result: &JobResult) -> Option<String> {
     }
     (!trials.is_empty()).then(|| {
         format!(
-            "no reward in {}: its verifier gave {}; name the number that counts with \
-             `verifier.reward_key` or `--reward-key`",
+            "no reward in {}: its verifier gave {}; `verifier.reward_key` or `--reward-key` has to name \
+             one of these, the number that counts",
             plural(trials.len() as u64, "trial"),
             shown.join(", ")
         )

@@ -320,8 +320,8 @@ fn summary_names_key_of_job_for_trials_with_numbers_and_no_reward() {
     let rewards = numbers.map(|(key, reward)| (key.to_owned(), reward)).into();
     let several = Verdict { reward: None, rewards, ..passed(0.0) };
     let text = summary_of(&[], vec![passed(1.0), several]);
-    let line = "\nno reward in 1 trial: its verifier gave accuracy, speed; name the number that counts \
-                with `verifier.reward_key` or `--reward-key`\n";
+    let line = "\nno reward in 1 trial: its verifier gave accuracy, speed; `verifier.reward_key` or \
+                `--reward-key` has to name one of these, the number that counts\n";
     assert!(text.contains(line), "{text}");
     assert!(!summary_of(&[], vec![passed(1.0)]).contains("reward_key"));
 }

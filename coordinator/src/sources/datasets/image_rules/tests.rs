@@ -48,7 +48,7 @@ fn dockerfile(text: &str) -> Vec<String> {
 #[test]
 fn dockerfile_that_fetches_from_the_network_of_the_engine_is_refused() {
     for good in [
-        "FROM debian:12\nADD files/* /x\nFROM \"debian\"\nCOPY --from=0 /a /b\n",
+        "FROM debian:12\nFROM \"debian\"\nADD files/* /x\nCOPY --from=0 /a /b\n",
         "# syntax=docker/dockerfile:1.7\nARG V=12\nFROM debian:$V AS base-a\nFROM base-a\n",
         "FROM debian\nADD [\"a b\", \"/x\"]\nCOPY <<EOF /x\nhttp://127.0.0.1/\nEOF\n",
         "# Größe → é\nARG V=12 P=\"a b\"\nFROM debian:${V}\nRUN echo 'é → ü' \\\n  # Größe\n  && true\n",

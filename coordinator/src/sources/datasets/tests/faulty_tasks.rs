@@ -66,6 +66,29 @@ fn unset_variable_of_a_step_concerns_its_task_alone() {
 }
 
 #[test]
+fn unlisted_variable_that_is_not_set_concerns_its_task_alone_and_a_set_one_the_run() {
+    let project = DatasetProject::new("agents: [{name: oracle}]\ndatasets: [{path: ./set}]\n");
+    project.task("set/good");
+    for (task, value) in [("a", "${UNSET}"), ("b", "${UNSET:-x}")] {
+        project.task(&format!("set/{task}"));
+        let text = format!("version = '1.0'\n[environment.env]\nA = \"{value}\"\n");
+        project.write(&format!("set/{task}/task.toml"), &text);
+    }
+    let (_, datasets, warnings) = project.load(false).expect("no faults of the run");
+    assert_eq!(warnings, 2);
+    let faults: Vec<_> = datasets[0].tasks.iter().map(|task| task.fault.as_ref()).collect();
+    for (fault, why) in faults.iter().zip(["which is not set", "which the job does not allow"]) {
+        let fault = fault.expect("a fault");
+        assert_eq!(fault.kind, ErrorType::TaskInvalid);
+        assert!(fault.message.contains(why) && fault.message.contains("`-y`"), "{fault}");
+    }
+    assert_eq!(faults[2], None);
+    project.write("set/good/task.toml", "version = '1.0'\n[environment.env]\nA = \"${SET}\"\n");
+    let fault = ("set/good/task.toml", "environment.env.A", ErrorKind::VariableNotListed);
+    assert_eq!(project.faults(false), super::expected(&[fault]));
+}
+
+#[test]
 fn run_of_invalid_tasks_alone_and_strict_run_are_refused() {
     let project = project();
     let kinds = |faults: Vec<(String, String, ErrorKind)>| {
@@ -84,14 +107,33 @@ fn run_of_invalid_tasks_alone_and_strict_run_are_refused() {
 }
 
 #[test]
-fn link_out_of_a_task_refuses_the_run_beside_other_tasks() {
-    let project = DatasetProject::new(&job("{path: ./set}"));
-    project.task("set/good");
-    project.task("set/linked");
-    fs::remove_file(project.path("set/linked/task.toml")).expect("removed");
-    symlink("/etc/hostname", project.path("set/linked/task.toml")).expect("linked");
-    let fault = ("set/linked/task.toml", "", ErrorKind::BadFile);
-    assert_eq!(project.faults(false), super::expected(&[fault]));
+fn link_out_of_a_task_fails_it_and_others_run_unless_strict() {
+    for entry in ["task.toml", "tests", "steps/one"] {
+        let project = DatasetProject::new(&job("{path: ./set}"));
+        project.task("set/good");
+        project.steps("set/linked");
+        let link = project.path(&format!("set/linked/{entry}"));
+        let _absent = fs::remove_file(&link).or_else(|_| fs::remove_dir_all(&link));
+        symlink("/etc", &link).expect("linked");
+        let (_, datasets, _) = project.load(false).expect("no faults of the run");
+        let faults: Vec<_> = datasets[0].tasks.iter().map(|task| task.fault.as_ref()).collect();
+        assert_eq!(faults[0], None, "{entry}");
+        let fault = faults[1].expect("a fault");
+        assert_eq!(fault.kind, ErrorType::TaskInvalid);
+        let why = format!("{entry}: found a symlink out of the task's directory");
+        assert!(fault.message.contains(&why), "{}", fault.message);
+        let file = format!("set/linked/{entry}");
+        assert_eq!(
+            project.faults(true),
+            super::expected(&[(file.as_str(), "", ErrorKind::BadFile)])
+        );
+        // It refuses a run that has no other task.
+        fs::remove_dir_all(project.path("set/good")).expect("removed");
+        assert_eq!(
+            project.faults(false),
+            super::expected(&[(file.as_str(), "", ErrorKind::BadFile)])
+        );
+    }
 }
 
 #[tokio::test]

@@ -153,8 +153,11 @@ async fn files(
         let message = format!("{}: cannot read the build context", build.title());
         Failure::local(FailureKind::Refused, message, error)
     })?;
-    let dir =
-        |entries, replacement| SessionDir { root: build.context.clone(), entries, replacement };
+    let dir = |entries: Vec<ContextEntry>, replacement| SessionDir {
+        root: build.context.clone(),
+        entries: entries.into(),
+        replacement,
+    };
     let instead = (build.dockerfile.clone(), Bytes::copy_from_slice(text.as_bytes()));
     Ok(SessionFiles {
         context: dir(entries, None),

@@ -24,7 +24,9 @@ pub(super) async fn run(
 ) -> Result<(), BuildFailure> {
     let what = build.title();
     let (context, dockerfile) = (build.context.clone(), build.dockerfile.clone());
-    let place = context::place(&context, &dockerfile).map_err(|error| {
+    let named = (context.clone(), dockerfile.clone());
+    let place = supervise::blocking(move || context::place(&named.0, &named.1)).await;
+    let place = place.map_err(|error| {
         let message = format!("{what}: cannot read the build context");
         Failure::local(FailureKind::Refused, message, error)
     })?;

@@ -61,7 +61,7 @@ impl Write for HashWriter {
     }
 }
 
-/// The path of a Dockerfile in its context, without links above it. The Dockerfile may be a link.
+/// The path of a Dockerfile in its context, without links above it. The Dockerfile may be a link. Blocks.
 ///
 /// # Errors
 /// A link above it leads out of the context.

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use h2::{RecvStream, SendStream};
@@ -16,12 +16,16 @@ use crate::environment::CaBundle;
 use crate::environment::build_context::{ContextEntry, ContextKind};
 use crate::environment::dockerignore;
 use crate::environment::upload::FIXED_MTIME;
+use crate::supervise;
 
 /// Bytes of a file in one message.
 const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Largest message that BuildKit may send: all of its messages are short.
 const MESSAGE_BYTES: usize = 1024 * 1024;
+
+/// Entries whose metadata is read at once.
+const STATS_AT_ONCE: usize = 1024;
 
 /// Bits of a mode, as Go writes them.
 const DIR: u32 = 1 << 31;
@@ -73,14 +77,14 @@ pub(super) struct SessionFiles {
     pub(super) ignore: SessionDir,
     /// The CA bundle of its commands.
     pub(super) ca_bundle: Option<CaBundle>,
-    pub(super) failed: std::sync::Arc<Mutex<Option<io::Error>>>,
+    pub(super) failed: Arc<Mutex<Option<io::Error>>>,
 }
 
 /// A directory that BuildKit can read.
 #[derive(Debug)]
 pub(super) struct SessionDir {
     pub(super) root: PathBuf,
-    pub(super) entries: Vec<ContextEntry>,
+    pub(super) entries: Arc<[ContextEntry]>,
     /// A file whose content is replaced, with the replacement.
     pub(super) replacement: Option<(String, Bytes)>,
 }
@@ -124,9 +128,11 @@ pub(super) async fn send_dir(
     let (asking, mut asked) = mpsc::unbounded_channel();
     // Both run at once; otherwise each side would wait for the other to read.
     let sending = async {
-        for entry in &dir.entries {
-            let stat = Some(dir.stat(entry)?);
-            send_packet(stream, SyncPacket { kind: STAT, stat, ..SyncPacket::default() }).await?;
+        for start in (0..dir.entries.len()).step_by(STATS_AT_ONCE) {
+            for stat in dir.stats(start).await? {
+                let packet = SyncPacket { kind: STAT, stat: Some(stat), ..SyncPacket::default() };
+                send_packet(stream, packet).await?;
+            }
         }
         send_packet(stream, SyncPacket { kind: STAT, ..SyncPacket::default() }).await?;
         while let Some(wish) = asked.recv().await {
@@ -200,25 +206,15 @@ impl SessionDir {
         (*path == entry.path).then_some(bytes)
     }
 
-    fn stat(&self, entry: &ContextEntry) -> io::Result<SyncStat> {
-        let (mode, size, link) = match &entry.kind {
-            ContextKind::Dir => (DIR | 0o755, 0, String::new()),
-            ContextKind::File { executable } => {
-                let size = match self.replaced(entry) {
-                    Some(bytes) => bytes.len() as u64,
-                    None => self.root.join(&entry.path).symlink_metadata()?.len(),
-                };
-                (if *executable { 0o755 } else { 0o644 }, size, String::new())
-            }
-            ContextKind::Link { target } => (LINK | 0o777, 0, shown(target)?),
+    /// The metadata of some entries from `start` on.
+    async fn stats(&self, start: usize) -> io::Result<Vec<SyncStat>> {
+        let (root, entries) = (self.root.clone(), Arc::clone(&self.entries));
+        let replacement = self.replacement.clone();
+        let read = move || {
+            let some = entries.iter().skip(start).take(STATS_AT_ONCE);
+            some.map(|entry| stat(&root, replacement.as_ref(), entry)).collect()
         };
-        Ok(SyncStat {
-            path: entry.path.clone(),
-            mode,
-            size: i64::try_from(size).map_err(io::Error::other)?,
-            mod_time: i64::try_from(FIXED_MTIME).unwrap_or_default() * 1_000_000_000,
-            link,
-        })
+        supervise::blocking(read).await
     }
 
     async fn send_file(&self, id: u32, stream: &mut SendStream<Bytes>) -> io::Result<()> {
@@ -246,6 +242,32 @@ impl SessionDir {
         }
         send_packet(stream, data(Bytes::new())).await
     }
+}
+
+/// The metadata of an entry below `root`, with the size of the content that replaces its own. Blocks.
+fn stat(
+    root: &Path,
+    replacement: Option<&(String, Bytes)>,
+    entry: &ContextEntry,
+) -> io::Result<SyncStat> {
+    let (mode, size, link) = match &entry.kind {
+        ContextKind::Dir => (DIR | 0o755, 0, String::new()),
+        ContextKind::File { executable } => {
+            let size = match replacement {
+                Some((path, bytes)) if *path == entry.path => bytes.len() as u64,
+                _ => root.join(&entry.path).symlink_metadata()?.len(),
+            };
+            (if *executable { 0o755 } else { 0o644 }, size, String::new())
+        }
+        ContextKind::Link { target } => (LINK | 0o777, 0, shown(target)?),
+    };
+    Ok(SyncStat {
+        path: entry.path.clone(),
+        mode,
+        size: i64::try_from(size).map_err(io::Error::other)?,
+        mod_time: i64::try_from(FIXED_MTIME).unwrap_or_default() * 1_000_000_000,
+        link,
+    })
 }
 
 fn shown(target: &Path) -> io::Result<String> {

@@ -1,6 +1,5 @@
-//! The log of a build: its head on disk, its tail in memory.
+//! The log of a build, in memory: a file is made of it if the build fails.
 
-use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::sync::LazyLock;
 
 use regex::Regex;
@@ -8,33 +7,24 @@ use regex::Regex;
 /// Bytes of the build's last output that are quoted in a failure.
 pub(super) const TAIL_BYTES: usize = 4 * 1024;
 
-/// Bytes of the log that are kept on disk.
-const LOG_BYTES: u64 = 16 * 1024 * 1024;
+/// Bytes of the log that are kept, in memory. Each build that runs may hold so many: 16 of them 256 MiB.
+const LOG_BYTES: usize = 16 * 1024 * 1024;
 
 /// ANSI colour sequences.
 static ANSI_COLORS: LazyLock<Regex> =
     LazyLock::new(|| Regex::new("\u{1b}\\[[0-9;?]*[A-Za-z]").expect("a pattern"));
 
 /// The log of a build.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ImageBuildLog {
-    file: tempfile::NamedTempFile,
-    written: u64,
+    head: Vec<u8>,
     tail: LogTail,
 }
 
 impl ImageBuildLog {
-    pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { file: tempfile::NamedTempFile::new()?, written: 0, tail: LogTail::default() })
-    }
-
     pub(super) fn add(&mut self, text: &str) {
-        let room = usize::try_from(LOG_BYTES.saturating_sub(self.written)).unwrap_or(usize::MAX);
-        let kept = &text.as_bytes()[..text.len().min(room)];
-        // A log that cannot be written must not end a build.
-        if self.file.write_all(kept).is_ok() {
-            self.written += kept.len() as u64;
-        }
+        let room = LOG_BYTES.saturating_sub(self.head.len());
+        self.head.extend_from_slice(&text.as_bytes()[..text.len().min(room)]);
         self.tail.add(text.as_bytes());
     }
 
@@ -43,13 +33,13 @@ impl ImageBuildLog {
         self.tail.text()
     }
 
-    /// The log file, with the tail of the output that did not fit.
-    pub(super) fn into_file(mut self) -> Option<tempfile::TempPath> {
-        if self.written >= LOG_BYTES {
-            let end = format!("\n[…]\n{}", self.tail.text());
-            self.file.seek(SeekFrom::End(0)).and_then(|_| self.file.write_all(end.as_bytes())).ok();
+    /// The log, with the tail of the output that did not fit.
+    pub(super) fn into_text(self) -> Vec<u8> {
+        let mut text = self.head;
+        if text.len() >= LOG_BYTES {
+            text.extend_from_slice(format!("\n[…]\n{}", self.tail.text()).as_bytes());
         }
-        (self.written > 0).then(|| self.file.into_temp_path())
+        text
     }
 }
 

@@ -37,10 +37,12 @@ use super::base_images::{self, ResolvedBases};
 use super::base_triggers;
 use super::client::DockerClient;
 use super::labels;
-use crate::environment::dockerfile::{Dockerfile, with_images};
-use crate::environment::failed_builds::ImageFailure;
+use crate::environment::dockerfile::{Dockerfile, in_every_stage, with_images};
+use crate::environment::failed_builds::{FailedBuildLog, ImageFailure};
 use crate::environment::image_access::ImageAccess;
-use crate::environment::{BuildProxies, CaBundle, Failure, FailureKind, registry_failure};
+use crate::environment::{
+    BuildProxies, CaBundle, Failure, FailureKind, ProxyKey, registry_failure,
+};
 
 pub(super) const DOCKERFILE: &str = "Dockerfile";
 
@@ -73,12 +75,16 @@ pub(super) struct BuildSpec {
     pub(super) args: BTreeMap<String, String>,
     /// Proxies of its commands.
     pub(super) proxies: BuildProxies,
+    /// The key of their digest.
+    pub(super) proxy_key: Arc<ProxyKey>,
     /// CA bundle of its commands, which is no input of the build.
     pub(super) ca_bundle: Option<CaBundle>,
     /// The stage to build, when it is not the last.
     pub(super) target: Option<String>,
     /// Whether its base image is one that the engine has and no registry knows; `digest` covers it.
     pub(super) is_local: bool,
+    /// Whether a base image that was checked has triggers.
+    pub(super) has_triggers: bool,
     /// The rules for its fetches. Unless they allow everything, its base images are those that were checked.
     pub(super) access: ImageAccess,
 }
@@ -96,9 +102,11 @@ impl BuildSpec {
             dockerfile: DOCKERFILE.to_owned(),
             args: BTreeMap::new(),
             proxies: BuildProxies::default(),
+            proxy_key: Arc::default(),
             ca_bundle: None,
             target: None,
             is_local: false,
+            has_triggers: false,
             access: ImageAccess::Everything,
         }
     }
@@ -132,6 +140,7 @@ impl BuildSpec {
         ];
         let labels = labels.map(|(name, value)| (name.to_owned(), value));
         let args = self.proxies.with(&self.args);
+        let layer_host = self.proxies.layer_host(&self.proxy_key);
         BuildImageOptions {
             dockerfile: self.dockerfile.clone(),
             buildargs: (!args.is_empty()).then(|| args.into_iter().collect()),
@@ -141,17 +150,36 @@ impl BuildSpec {
             rm: true,
             forcerm: true,
             labels: Some(HashMap::from(labels)),
-            extrahosts: self.proxies.digest().map(layer_mark),
+            extrahosts: layer_host.map(|host| format!("{host}:127.0.0.1")),
             platform: self.platform.clone().unwrap_or_default(),
             ..Default::default()
         }
     }
 }
 
-/// A host of the commands of a build with proxies. BuildKit leaves proxies out of the keys of its layers,
-/// so that the layers of one set of proxies would be used for another, but not the names of hosts.
-fn layer_mark(proxies: Digest) -> String {
-    format!("proxies-{}.invalid:127.0.0.1", &proxies.hex()[..32])
+/// The Dockerfile for the classic builder. It leaves proxies out of the keys of its layers, as BuildKit, and
+/// also names of hosts, but not the instructions before a layer: each stage begins with one that names the
+/// set of proxies. Only triggers of its base image come before it.
+///
+/// # Errors
+/// It needs BuildKit.
+fn classic_text(build: &BuildSpec, text: &str) -> Result<String, Failure> {
+    let what = build.title();
+    // This builder reads the lines of here-documents as instructions.
+    if build.is_guarded() && Dockerfile::read(text).has_heredocs() {
+        let message = format!("{what}: the builder of the engine reads no here-documents");
+        return Err(Failure::new(FailureKind::Refused, message));
+    }
+    let Some(proxies) = build.proxies.digest(&build.proxy_key) else { return Ok(text.to_owned()) };
+    if build.has_triggers {
+        let message = format!(
+            "{what}: the builder of the engine uses layers of triggers (`ONBUILD`) that were made with \
+             other proxies; the server of this run needs an engine with BuildKit for such base images"
+        );
+        return Err(Failure::new(FailureKind::Unsupported, message));
+    }
+    let mark = format!("LABEL {}={}", labels::PROXIES, &proxies.hex()[..32]);
+    Ok(in_every_stage(text, &mark))
 }
 
 /// A build that ended without an image, before its log is attached.
@@ -177,7 +205,7 @@ pub(super) async fn run(
 ) -> Result<ImageBuild, ImageFailure> {
     let what = build.title();
     let path = build.context.join(&build.dockerfile);
-    let text = match std::fs::read(&path) {
+    let text = match tokio::fs::read(&path).await {
         Ok(bytes) => with_images(
             &String::from_utf8_lossy(&bytes),
             &base_images::by_digest(&build.base_images),
@@ -192,9 +220,7 @@ pub(super) async fn run(
         }
     };
     base_triggers::check_sent(build, &text)?;
-    let mut log = ImageBuildLog::new().map_err(|error| {
-        Failure::local(FailureKind::Bug, format!("{what}: cannot create the log file"), error)
-    })?;
+    let mut log = ImageBuildLog::default();
     let mut builder = BUILDKIT;
     let mut built = Err(BuildFailure::NoBuilder(String::new()));
     if client.has_buildkit() {
@@ -205,18 +231,7 @@ pub(super) async fn run(
         }
     }
     if matches!(built, Err(BuildFailure::NoBuilder(_))) {
-        // This builder reads the lines of here-documents as instructions.
-        if build.is_guarded() && Dockerfile::read(&text).has_heredocs() {
-            let message = format!("{what}: the builder of the engine reads no here-documents");
-            return Err(Failure::new(FailureKind::Refused, message).into());
-        }
-        if build.is_guarded() && build.proxies.digest().is_some() {
-            let message = format!(
-                "{what}: the builder of the engine uses layers that were made with other proxies; the \
-                 server of this run needs an engine with BuildKit for builds with proxies"
-            );
-            return Err(Failure::new(FailureKind::Unsupported, message).into());
-        }
+        let text = classic_text(build, &text)?;
         builder = CLASSIC;
         if build.ca_bundle.is_some() {
             log.add(&format!("{NO_BUNDLE}\n"));
@@ -229,19 +244,19 @@ pub(super) async fn run(
             tracing::debug!(image = build.tag, builder, "image built");
             Ok(build.image_build(builder))
         }
-        Err(BuildFailure::Failed(failure)) => Err(image_failure(failure, log)),
+        Err(BuildFailure::Failed(failure)) => Err(image_failure(failure, log).await),
         Err(BuildFailure::NoBuilder(why)) => {
             let message = format!("{what}: the engine has no builder: {why}");
-            Err(image_failure(Failure::new(FailureKind::Refused, message), log))
+            Err(image_failure(Failure::new(FailureKind::Refused, message), log).await)
         }
     }
 }
 
-fn image_failure(failure: Failure, mut log: ImageBuildLog) -> ImageFailure {
+async fn image_failure(failure: Failure, mut log: ImageBuildLog) -> ImageFailure {
     let mut broken = ImageFailure::from(failure);
     let message = broken.message.lines().next().unwrap_or_default();
     log.add(&format!("\n{message}\n"));
-    broken.log = log.into_file().map(Arc::new);
+    broken.log = FailedBuildLog::save(log.into_text()).await;
     broken
 }
 
@@ -294,6 +309,33 @@ mod tests {
         let other = other.expect("a mark");
         assert!(one.is_some_and(|one| one != other));
         assert!(other.ends_with(".invalid:127.0.0.1") && !other.contains("secret"), "{other}");
+    }
+
+    #[test]
+    fn layers_of_the_classic_builder_are_apart_for_each_set_of_proxies() {
+        let build = |proxy: Option<&str>| {
+            let env = proxy.map(|proxy| ("https_proxy".to_owned(), proxy.to_owned()));
+            let plain = BuildSpec::plain(PathBuf::new(), Digest::sha256(b""), None);
+            let proxies = BuildProxies::of(&env.into_iter().collect());
+            BuildSpec { proxies, access: ImageAccess::default(), ..plain }
+        };
+        let text = "FROM a AS b\nRUN c\nFROM b\nRUN d\n";
+        let sent = |build: &BuildSpec| classic_text(build, text).expect("it can be built");
+        assert_eq!(sent(&build(None)), text);
+        let (one, other) =
+            (sent(&build(Some("http://p:1"))), sent(&build(Some("http://u:pw@p:1"))));
+        assert_ne!(one, other);
+        assert_eq!(other.matches("\nLABEL dev.rollout.proxies=").count(), 2, "{other}");
+        assert!(other.starts_with("FROM a AS b\nLABEL ") && !other.contains("pw"), "{other}");
+        for (has_triggers, text, kind) in [
+            (true, text, FailureKind::Unsupported),
+            (false, "FROM a\nRUN <<E\nE\n", FailureKind::Refused),
+        ] {
+            let build = BuildSpec { has_triggers, ..build(Some("http://p:1")) };
+            assert_eq!(classic_text(&build, text).expect_err(text).kind, kind, "{text}");
+        }
+        let build = BuildSpec { has_triggers: true, ..build(None) };
+        assert_eq!(sent(&build), text, "without proxies, triggers are like other steps");
     }
 
     #[test]

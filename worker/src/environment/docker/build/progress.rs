@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn build_step_failed_reports_its_output() {
-        let (mut steps, mut log) = (BuildSteps::default(), ImageBuildLog::new().expect("a file"));
+        let (mut steps, mut log) = (BuildSteps::default(), ImageBuildLog::default());
         let begun =
             vec![vertex("a", "[1/3] FROM x", "", true), vertex("b", "[2/3] RUN y", "", false)];
         take(&mut steps, &mut log, &StatusResponse { vertexes: begun, logs: Vec::new() });
@@ -228,7 +228,7 @@ mod tests {
         take(&mut steps, &mut log, &StatusResponse { vertexes: Vec::new(), logs });
         let printed = steps.failed("exit code: 3").expect("a failed step").printed();
         assert!(printed.ends_with("much\nthe reason"), "{printed}");
-        let log = std::fs::read_to_string(log.into_file().expect("a file")).expect("readable");
+        let log = String::from_utf8(log.into_text()).expect("a text");
         for line in
             ["#1 [1/3] FROM x", "#1 DONE 0.0 s", "#2 two", "#3 other", "#2 ERROR: exit code: 3"]
         {

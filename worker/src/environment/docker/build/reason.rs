@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// What clients and builders write before an error, in any order and number.
+/// Texts of clients and builders before an error, in any order and number.
 static PREFIXES: LazyLock<Regex> = LazyLock::new(|| {
     let texts = [
         "(?i:error): ",
@@ -34,7 +34,8 @@ static OF_TASK: LazyLock<Regex> = LazyLock::new(|| {
     let texts = [
         "The command '.*' returned a non-zero code: [0-9]+$",
         "(?i:dockerfile) parse error ",
-        "(?:COPY|ADD) failed: (?:file not found in build context|no source files|forbidden path|stat )",
+        "(?:COPY|ADD) failed: (?:file not found in build context|no source files|forbidden path)",
+        "(?:COPY|ADD) failed: stat .*: (?:no such file or directory|not a directory)$",
     ];
     pattern(&format!("(?s)^(?:{})", texts.join("|")))
 });
@@ -46,8 +47,7 @@ fn pattern(text: &str) -> Regex {
     Regex::new(text).expect("a pattern")
 }
 
-/// The builder's own words in an error, from their beginning. They are empty if the error is about the task, or
-/// if they cannot be told from words of the task.
+/// The builder's own words in an error, from their beginning. They are empty if the error is about the task.
 pub(super) fn own_words(error: &str) -> String {
     let error = error.trim();
     let begun = PREFIXES.find(error).map_or(error, |prefixes| &error[prefixes.end()..]);
@@ -64,11 +64,9 @@ fn after_step(error: &str) -> &str {
     let Some((_, end)) = STEPS.into_iter().find(|(begin, _)| error.starts_with(begin)) else {
         return error;
     };
-    // A step with this text ends nowhere for sure.
-    match error.split(end).collect::<Vec<_>>().as_slice() {
-        [_, reason] => reason,
-        _ => "",
-    }
+    // A step may have this text itself. A reason has it only with an odd name of a user: its words are then
+    // taken for the builder's, and the build is tried again.
+    error.rsplit_once(end).map_or("", |(_, reason)| reason)
 }
 
 #[cfg(test)]
@@ -100,6 +98,8 @@ mod tests {
             "time=\"2024-05-01T10:00:00Z\" level=error msg=\"".to_owned(),
             "time=2024-05-01T10:00:00Z level=error msg=".to_owned(),
             "Error: building at STEP \"RUN apk add git\": ".to_owned(),
+            "building at STEP \"RUN echo '{\"a\": 1}' >f\": ".to_owned(),
+            "executor failed running [/bin/sh -c echo [a]: b]: ".to_owned(),
         ] {
             assert_eq!(own_words(&format!("{begun}{MISSING}\n")), MISSING, "{begun}");
         }
@@ -124,9 +124,6 @@ mod tests {
                 ),
                 format!("executor failed running [/bin/sh -c x]: {text}]: no such file"),
                 format!(
-                    "executor failed running [/bin/sh -c x]: unable to find user a]: {text}: x"
-                ),
-                format!(
                     "building at STEP \"RUN echo \": {text}\": while running runtime: exit status 1"
                 ),
                 format!(
@@ -134,7 +131,7 @@ mod tests {
                 ),
                 format!("Dockerfile parse error line 2: unknown instruction: {text}"),
                 format!("COPY failed: file not found in build context: stat {text}: no such file"),
-                format!("COPY failed: stat /var/lib/docker/tmp/{text}: no such file"),
+                format!("COPY failed: stat /var/lib/docker/tmp/{text}: no such file or directory"),
                 format!(
                     "failed to solve: failed to compute cache key: failed to calculate checksum of ref a::b: \
                      \"/{text}\": not found"

@@ -227,7 +227,7 @@ mod tests {
     fn files(ca_bundle: Option<CaBundle>) -> Arc<SessionFiles> {
         let dir = || SessionDir {
             root: Path::new("/nowhere").to_owned(),
-            entries: Vec::new(),
+            entries: Arc::default(),
             replacement: None,
         };
         let (context, dockerfile, ignore) = (dir(), dir(), dir());

@@ -4,6 +4,7 @@
 //!   everything else is refused before anything is created. `files` writes what the program reads.
 //! * `guard`: the images and builds that a resolved file of a server's user may have.
 //! * `host_paths`: directories of the environment that services share.
+//! * `service_hosts`: hosts that no proxy leads to.
 //! * `program`: the program `docker compose`, which resolves the file and starts the services.
 //! * `render`: the file that is started. The program neither builds nor pulls: images are made
 //!   present like all others, each once per content.
@@ -23,6 +24,7 @@ pub(super) mod project;
 mod render;
 mod rules;
 mod service;
+mod service_hosts;
 mod shares;
 
 use std::collections::btree_map::Entry;
@@ -36,6 +38,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rollout_protocol::spec::environment::{DockerNetwork, DockerSettings, ProviderSpec};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
 pub use self::files::check;
@@ -58,12 +61,13 @@ use super::storage::StorageLimit;
 use crate::environment::compose::{self, HostPath, MAIN};
 use crate::environment::dockerignore::Dockerignore;
 use crate::environment::image_access::ImageAccess;
+use crate::environment::service_hosts::ServiceHosts;
 use crate::environment::{
     BuildProxies, CaBundle, ComposeFile, CreateRequest, Failure, FailureKind, ImageRequest,
     ImageSource, Upload,
 };
 use crate::shown_path::{ShownPath, shown};
-use crate::supervise;
+use crate::supervise::{self, BlockingDrop};
 
 /// Timeout for resolving a file and for making the images of all services present.
 const RESOLVED_WITHIN: Duration = Duration::from_secs(60);
@@ -113,11 +117,11 @@ struct ComposeCreation<'a> {
     request: &'a CreateRequest,
     file: &'a ComposeFile,
     /// It, the files of the job, and those that they extend.
-    files: ComposeFiles,
+    files: Arc<ComposeFiles>,
     /// The build context, with links resolved.
     root: PathBuf,
     name: String,
-    scratch: tempfile::TempDir,
+    scratch: BlockingDrop<TempDir>,
     open: bool,
     /// Services that keep the networks they name when it is not open.
     named: BTreeSet<String>,
@@ -189,14 +193,18 @@ impl ComposeRunner {
         file: &'a ComposeFile,
     ) -> Result<ComposeCreation<'a>, Failure> {
         let open = network::is_open_with_services(&request.network)?;
-        let scratch = tempfile::tempdir().map_err(no_scratch)?;
-        let (checked, directory) = (file.clone(), scratch.path().join(PROJECT));
-        let files = supervise::blocking(move || ComposeFiles::read(&checked, &directory)).await?;
+        let checked = file.clone();
+        let read = move || {
+            let scratch = BlockingDrop::new(tempfile::tempdir().map_err(no_scratch)?);
+            let files = ComposeFiles::read(&checked, &scratch.path().join(PROJECT))?;
+            let root = checked.dir.canonicalize().map_err(|error| refused(&checked, error))?;
+            Ok::<_, Failure>((scratch, Arc::new(files), root))
+        };
+        let (scratch, files, root) = supervise::blocking(read).await?;
         let program = self
             .program
             .get_or_try_init(|| ComposeProgram::find(self.program_path.as_deref()))
             .await?;
-        let root = file.dir.canonicalize().map_err(|error| refused(file, error))?;
         let is_denied = settings.network == DockerNetwork::None;
         let is_partly_open = !open && !is_denied;
         let named = if is_partly_open { own_networks::services(&files) } else { BTreeSet::new() };
@@ -269,9 +277,9 @@ impl ComposeCreation<'_> {
         self.scratch.path().join(name)
     }
 
-    fn write(&self, name: &str, value: &Value) -> Result<PathBuf, Failure> {
+    async fn write(&self, name: &str, value: &Value) -> Result<PathBuf, Failure> {
         let path = self.scratch(name);
-        std::fs::write(&path, json_text(value)).map_err(no_scratch)?;
+        tokio::fs::write(&path, json_text(value)).await.map_err(no_scratch)?;
         Ok(path)
     }
 
@@ -309,8 +317,9 @@ impl ComposeCreation<'_> {
 
     /// Resolves the task's file: replaced, merged and checked.
     async fn resolve(&self) -> Result<Value, Failure> {
-        let base = self.write("base.json", &self.base())?;
-        let written = self.files.write().map_err(no_scratch)?;
+        let base = self.write("base.json", &self.base()).await?;
+        let files = Arc::clone(&self.files);
+        let written = supervise::blocking(move || files.write()).await.map_err(no_scratch)?;
         let mut files = vec![("--file", base.as_path())];
         files.extend(written.tops.iter().map(|file| ("--file", file.as_path())));
         files.extend(written.variables.as_deref().map(|file| ("--env-file", file)));
@@ -328,7 +337,10 @@ impl ComposeCreation<'_> {
             refused(self.file, format!("cannot read the output of docker compose: {error}"))
         })?;
         self.files.restore(&mut model, &self.root);
-        rules::check(&model, &self.root).map_err(|why| unsupported(self.file, why))?;
+        let root = self.root.clone();
+        let check = move || rules::check(&model, &root).map(|()| model);
+        let checked = supervise::blocking(check).await;
+        let mut model = checked.map_err(|why| unsupported(self.file, why))?;
         if self.settings.guards_builds {
             rules::check_addresses(&model).map_err(|why| unsupported(self.file, why))?;
             let (access, own) = (ImageAccess::of_docker(self.settings), self.own_image());
@@ -408,6 +420,7 @@ impl ComposeCreation<'_> {
         let mut labels = labels::for_container(&self.request.labels);
         labels.insert(labels::PROJECT.to_owned(), self.name.clone());
         let named = own_networks::apart(&model, &self.named);
+        let hosts = service_hosts::of(&model);
         let last = RenderContext {
             name: &self.name,
             labels,
@@ -415,13 +428,14 @@ impl ComposeCreation<'_> {
             settings: self.settings,
             open: self.open,
             named: &named,
+            hosts: &hosts,
             images,
             shares: shares::for_services(&model, &self.request.resources)
                 .map_err(|why| unsupported(self.file, why))?,
             has_ca_bundle: self.compose.images.ca_bundle().is_some(),
         };
         let used = host_paths::used(&model);
-        let file = self.write("project.json", &last.render(model))?;
+        let file = self.write("project.json", &last.render(model)).await?;
         let words = ["create", "--no-build", "--pull", "never"];
         self.run_step(&file, &words, CREATED_WITHIN).await?;
         let members = project::members(&self.compose.client, &self.name).await?;
@@ -436,7 +450,7 @@ impl ComposeCreation<'_> {
             failure.message.push_str(&self.failed_container_output(&members).await);
             return Err(failure);
         }
-        self.collect_containers(members).await
+        self.collect_containers(members, &hosts).await
     }
 
     async fn run_step(&self, file: &Path, words: &[&str], limit: Duration) -> Result<(), Failure> {
@@ -532,11 +546,13 @@ impl ComposeCreation<'_> {
     async fn collect_containers(
         &self,
         members: Vec<ProjectContainer>,
+        hosts: &ServiceHosts,
     ) -> Result<StartedContainer, Failure> {
         let (mut main, mut services) = (None, ComposeServiceMap::new());
         let mut beside = Vec::new();
         for member in members {
-            let container = self.container(&member);
+            let mut container = self.container(&member);
+            container.service_hosts = hosts.clone();
             if member.service == MAIN {
                 main.get_or_insert(container);
                 continue;
@@ -544,17 +560,19 @@ impl ComposeCreation<'_> {
             beside.push(member.id);
             if let Entry::Vacant(entry) = services.entry(member.service) {
                 let config = container.inspect().await?.config.unwrap_or_default();
+                container.own_lists = create::own_lists(config.env.as_deref());
                 let workdir = create::workdir(config.working_dir);
                 entry.insert(ComposeService { container, workdir });
             }
         }
-        let Some(container) = main else {
+        let Some(mut container) = main else {
             let text = format!("{} has no container of the service `{MAIN}`", self.name);
             return Err(Failure::new(FailureKind::NotStarted, text));
         };
         let limits = create::enforced_limits(&[], &self.request.resources, false);
-        let RunningState { workdir, limits, has_own_programs } =
+        let RunningState { workdir, limits, has_own_programs, own_lists } =
             create::check_running(&container, limits).await?;
+        container.own_lists = own_lists;
         let storage = StorageLimit::for_container(&container, beside, limits).await;
         let project = ComposeProject { name: self.name.clone(), services };
         let project = Some(project);

@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
 
 use crate::environment::{Failure, FailureKind};
+use crate::supervise;
 
 /// Variable with the path of the program, for when it is in none of the usual directories.
 pub(super) const VARIABLE: &str = "ROLLOUT_DOCKER_COMPOSE";
@@ -92,7 +93,10 @@ impl ComposeProgram {
             Some(path) => vec![path.to_owned()],
             None => plugin_paths(),
         };
-        for path in paths.into_iter().filter(|path| path.is_file()) {
+        for path in paths {
+            if !tokio::fs::metadata(&path).await.is_ok_and(|found| found.is_file()) {
+                continue;
+            }
             let program = Self(path);
             let words = ["version".into(), "--short".into()];
             let ended = match program.run(&words, &BTreeMap::new(), VERSION_WITHIN).await {
@@ -134,8 +138,13 @@ impl ComposeProgram {
             let text = "cannot run the program `docker compose`";
             Failure::new(FailureKind::NotPermitted, text).with_source(error)
         };
-        let mut child = command.spawn().map_err(cannot)?;
-        limit_memory(&child).map_err(cannot)?;
+        // The program may be on a disk that gives no answer.
+        let start = move || {
+            let child = command.spawn()?;
+            limit_memory(&child)?;
+            io::Result::Ok(child)
+        };
+        let mut child = supervise::blocking(start).await.map_err(cannot)?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let run = async {
             let (output, messages, status) = tokio::join!(

@@ -13,8 +13,9 @@ use serde_json::{Map, Value, json};
 use super::super::create::{LOG_BYTES, PIDS};
 use super::rules::{entries, literal};
 use super::shares::ResourceShare;
-use super::{host_paths, own_networks};
+use super::{host_paths, own_networks, service_hosts};
 use crate::environment::compose::MAIN;
+use crate::environment::service_hosts::ServiceHosts;
 use crate::environment::{CaBundle, CreateRequest};
 
 /// Requirements of one service before it can be created.
@@ -161,6 +162,8 @@ pub(super) struct RenderContext<'a> {
     pub(super) open: bool,
     /// Services that keep the networks they name when nothing else can be reached.
     pub(super) named: &'a BTreeSet<String>,
+    /// Hosts that no proxy leads to.
+    pub(super) hosts: &'a ServiceHosts,
     /// Images by service.
     pub(super) images: &'a BTreeMap<String, String>,
     /// Resource shares of services, by name.
@@ -201,6 +204,7 @@ impl RenderContext<'_> {
                 if name == MAIN {
                     self.main(service);
                 }
+                service_hosts::exempt(self.hosts, service);
             }
         }
         let ways_out = own_networks::add_ways_out(top, self.named);

@@ -82,7 +82,7 @@ const CPU_SHARES: f64 = 1024.0;
 /// Networks and volumes of one file: network addresses are scarce on every host.
 const MAX_COUNTS: [(&str, usize); 2] = [("networks", 8), ("volumes", 32)];
 
-/// Checks a resolved file. The build context is `root`, with links resolved.
+/// Checks a resolved file. The build context is `root`, with links resolved. Blocks.
 pub(super) fn check(model: &Value, root: &Path) -> Result<(), String> {
     let top = model.as_object().ok_or("it is not a map")?;
     if let Some(key) = top.keys().find(|key| !known(&TOP_LEVEL_KEYS, key)) {

@@ -54,15 +54,17 @@ fn image_of_a_platform_with_a_variant_is_fetched() {
 
 #[test]
 fn stage_whose_name_builders_refuse_is_an_image() {
+    let unclear = (Unclear(UnclearForm::StageName), "FROM".to_owned());
     for text in [
         "FROM scratch AS 127.0.0.1:18901/x\nFROM 127.0.0.1:18901/x\n",
         "FROM scratch AS 127.0.0.1:18901/x\nCOPY --from=127.0.0.1:18901/x / /\n",
         "FROM scratch AS 127.0.0.1:18901/x\nRUN --mount=from=127.0.0.1:18901/x,target=/x :\n",
     ] {
-        assert_eq!(fetches(text), [(Image, "127.0.0.1:18901/x".to_owned())], "{text}");
+        let image = (Image, "127.0.0.1:18901/x".to_owned());
+        assert_eq!(fetches(text), [unclear.clone(), image], "{text}");
     }
     let numbered = "FROM scratch AS 10.0.0.1\nFROM 10.0.0.1\n";
-    assert_eq!(fetches(numbered), [(Image, "10.0.0.1".to_owned())]);
+    assert_eq!(fetches(numbered), [unclear, (Image, "10.0.0.1".to_owned())]);
     let plain = "FROM scratch AS A-1_b.c\nFROM A-1_b.c\nCOPY --from=A-1_b.c /a /b\n";
     assert!(fetches(plain).is_empty(), "{:?}", fetches(plain));
 }
@@ -78,6 +80,13 @@ fn stage_that_some_builder_does_not_know_is_an_image() {
         ("FROM scratch\nCOPY --from=18446744073709551615 /a /b\n", "18446744073709551615"),
         ("FROM scratch\nFROM scratch\nCOPY --from=00 /a /b\n", "00"),
         ("FROM scratch\nFROM scratch\nRUN --mount=from=0,target=/m true\n", "0"),
+        ("FROM scratch AS ab\nCOPY --from=ab / /x\n", "ab"),
+        ("FROM scratch AS ab\nRUN --mount=from=ab,target=/m true\n", "ab"),
+        ("FROM scratch AS ab\nFROM scratch AS ab\nCOPY --from=ab / /x\n", "ab"),
+        ("FROM scratch AS ab\nFROM scratch AS ab\nRUN --mount=from=ab,target=/m true\n", "ab"),
+        ("FROM scratch AS ab\nFROM scratch AS ab\nCOPY --from=0 / /x\n", "0"),
+        ("FROM scratch AS ab\nFROM scratch\nCOPY --from=ab / /x\nFROM scratch AS ab\n", "ab"),
+        ("FROM \"ab\" AS ab\n", "ab"),
     ] {
         assert_eq!(fetches(text), [(Image, image.to_owned())], "{text}");
     }
@@ -86,6 +95,18 @@ fn stage_that_some_builder_does_not_know_is_an_image() {
     let earlier =
         "FROM scratch\nFROM scratch\nFROM scratch\nCOPY --from=0 /a /\nCOPY --from=1 /b /\n";
     assert!(fetches(earlier).is_empty(), "{:?}", fetches(earlier));
+    let named = "FROM scratch AS ab\nFROM ab AS cd\nCOPY --from=ab / /x\nFROM scratch\n\
+                 RUN --mount=from=ab,target=/m true\nCOPY --from=cd / /x\n";
+    assert!(fetches(named).is_empty(), "{:?}", fetches(named));
+    let quoted = "FROM scratch AS ab\nFROM \"ab\"\nCOPY --from=ab / /x\n";
+    assert!(fetches(quoted).is_empty(), "{:?}", fetches(quoted));
+    // Without here-documents, a builder may give the second stage the name of the first.
+    let script = "FROM scratch AS ab\nRUN <<E\nFROM scratch AS a${X:-b}\nCOPY --from=ab / /x\nE\n";
+    assert_eq!(fetches(script), [(Image, "ab".to_owned())]);
+    let variable = "FROM scratch AS ab\nFROM a$X\nCOPY --from=ab / /x\n";
+    assert_eq!(fetches(variable), [(Image, "a".to_owned())]);
+    let same = "FROM debian AS debian\nFROM debian\nCOPY --from=debian /a /b\n";
+    assert_eq!(fetches(same), [(Image, "debian".to_owned())], "the image of the first stage");
 }
 
 #[test]
@@ -189,6 +210,8 @@ fn instructions_that_builders_read_in_different_ways_are_found() {
         "COPY --fr\\om=h/x /a /b",
         "COPY --\"from\"=h/x /a /b",
         "COPY --from h/x /a /b",
+        "COPY --chown=10.0.0.1:5000/x--from a /b",
+        "COPY --chown--from=10.0.0.1:5000/x a /b",
         "COPY --chown=\"a b\" --from=h/x /a /b",
         "RUN --mo\\unt=type=bind,from=h/x,target=/m true",
         "RUN --mount=type=cache,target=\"/a b\" --mount=type=bind,from=h/x,target=/m true",
@@ -222,6 +245,7 @@ fn instructions_that_builders_read_in_different_ways_are_found() {
         "RUN cat <<'EOF' > /x && python3 3<<-\"B_1\"\nEOF\nB_1\nRUN cat << EOF\nEOF\n",
         "RUN cat <<<x && echo $((1<<2)) \"1 << #2\" ${A:-b} < /x > /y\n",
         "RUN echo \"<a>${X}</a><b/>\" '<<${Y}'\n",
+        "RUN <<EOF\n./run.sh --device cuda\nyum --security -y update\ntool --network=host\nEOF\n",
         "RUN [ \"$A\" = b ] || true\nCOPY [ab].txt /x/\nCOPY [\"a\", \"b\"]\n",
     ] {
         let found = fetches(&format!("FROM a\n{plain}"));

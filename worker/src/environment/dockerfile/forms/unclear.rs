@@ -13,7 +13,7 @@ pub enum UnclearForm {
     Continuation,
     /// A name of an instruction or a flag that is not ASCII.
     Head,
-    /// A flag of other characters.
+    /// A flag of another name or other characters.
     Flag,
     /// A mount with variables.
     Mount,
@@ -23,6 +23,8 @@ pub enum UnclearForm {
     CopySource,
     /// A base image that is no plain word.
     BaseImage,
+    /// A name of a stage that is no plain word.
+    StageName,
     /// An image whose name has other characters.
     ImageName,
     /// An image without a name.
@@ -47,15 +49,18 @@ pub enum UnclearForm {
     Trigger,
 }
 
+const HEREDOCS: &str = "`<<NAME` or `<<-NAME` in `RUN`, `COPY` or `ADD`, with a plain name, in quotes or not, \
+                        `<<<`, `<<` in plain quotes, or a script in a file";
+
+const WORDS: &str = "words of letters, digits and `._/@:+~*?=,%!#&()[]{}^-`, with variables as `$NAME` or \
+                     `${NAME}`, in quotes or not, or a JSON list of such words";
+
+const PLAIN_NAME: &str = "a plain name, with variables as `$NAME` or `${NAME}` that plain `ARG NAME=VALUE` set \
+                          before the first `FROM`";
+
 impl UnclearForm {
     /// Its description, and that of the form to write instead.
     const fn texts(self) -> (&'static str, &'static str) {
-        const HEREDOCS: &str = "`<<NAME` or `<<-NAME` in `RUN`, `COPY` or `ADD`, with a plain name, in quotes \
-                               or not, `<<<`, `<<` in plain quotes, or a script in a file";
-        const WORDS: &str = "words of letters, digits and `._/@:+~*?=,%!#&()[]{}^-`, with variables as `$NAME` \
-                             or `${NAME}`, in quotes or not, or a JSON list of such words";
-        const PLAIN_NAME: &str = "a plain name, with variables as `$NAME` or `${NAME}` that plain `ARG \
-                                  NAME=VALUE` set before the first `FROM`";
         match self {
             Self::EscapeDirective => {
                 ("a directive `escape`", "`\\` as the escape character, without a directive")
@@ -75,9 +80,10 @@ impl UnclearForm {
                 "ASCII, with spaces between instruction, flags and arguments",
             ),
             Self::Flag => (
-                "a flag with escapes, other characters or without a value",
-                "`--NAME=VALUE` of ASCII letters, digits and `._/@:+~*?=,%!{}[]-`, with variables as `$NAME` \
-                 or `${NAME}`; `--from=` and `--mount=` without quotes",
+                "an unknown flag, or one with escapes, other characters or without a value",
+                "flags of the instruction, as `--NAME=VALUE` of ASCII letters, digits and \
+                 `._/@:+~*?=,%!{}[]-`, with variables as `$NAME` or `${NAME}`; `--from=` and `--mount=` \
+                 without quotes",
             ),
             Self::Mount => (
                 "a mount with a variable",
@@ -93,6 +99,10 @@ impl UnclearForm {
                 "the name of a stage or an image, without variables: `FROM IMAGE AS NAME`, then `--from=NAME`",
             ),
             Self::BaseImage => ("a base image that is no plain word", PLAIN_NAME),
+            Self::StageName => (
+                "a name of a stage that is no plain word",
+                "`FROM IMAGE AS NAME` with a letter, then letters, digits and `._-`",
+            ),
             Self::ImageName => {
                 ("an image whose name, with its variables, is not plain", PLAIN_NAME)
             }

@@ -16,6 +16,7 @@ use super::model::{
     HealthCheck, MountVolume, ServiceAmounts, ServiceMount, ServiceRole, ServiceSpec, ServicesPlan,
 };
 use crate::environment::compose::{self, HOST_PATHS, HostPath, MAIN, RequestedLimits};
+use crate::environment::service_hosts::lists_of;
 
 /// Runs the environment's own process as the oldest child of the first one, which ends with it.
 const RUN_OWN_PROCESS: &str = "trap \"exit 0\" TERM; \"$@\" & p=$!; wait $p";
@@ -49,6 +50,8 @@ pub(in super::super) struct ServiceContainer {
     pub(in super::super) role: ServiceRole,
     /// Whether the file wants it to be restarted.
     pub(in super::super) restarts: bool,
+    /// The lists of hosts without a proxy among its variables.
+    pub(in super::super) own_lists: BTreeMap<String, String>,
 }
 
 impl ServicesPlan {
@@ -59,6 +62,9 @@ impl ServicesPlan {
             container: container_name(number, &service.name),
             role: service.role,
             restarts: service.restarts,
+            own_lists: lists_of(
+                service.env.iter().map(|(name, list)| (name.as_str(), list.as_str())),
+            ),
         };
         self.others.iter().enumerate().map(container).collect()
     }

@@ -231,7 +231,7 @@ impl FileReading<'_> {
         let architecture = network::architecture(&all, problems);
         let named = others.iter().find(|service| service.links.names_networks);
         let service_with_networks = named.map(|service| service.name.clone());
-        Some(ServicesPlan {
+        let mut plan = ServicesPlan {
             main,
             others,
             host_names,
@@ -239,7 +239,9 @@ impl FileReading<'_> {
             has_no_network,
             service_with_networks,
             architecture,
-        })
+        };
+        plan.exempt_hosts();
+        Some(plan)
     }
 }
 

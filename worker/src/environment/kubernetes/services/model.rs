@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::environment::service_hosts::{ServiceHosts, is_inner};
+
 /// Everything that a compose file asks of a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub(in super::super) struct ServicesPlan {
@@ -152,6 +154,23 @@ pub(in super::super) enum ServiceRole {
     Sidecar,
     /// To its end before those that wait for it.
     Init,
+}
+
+impl ServicesPlan {
+    /// The hosts that no proxy leads to.
+    pub(in super::super) fn service_hosts(&self) -> ServiceHosts {
+        let added = self.extra_hosts.iter().filter(|(address, _)| is_inner(address));
+        let added = added.flat_map(|(_, names)| names);
+        ServiceHosts::new(self.host_names.iter().chain(added).cloned())
+    }
+
+    /// Exempts them from the proxies that the file gives to its services.
+    pub(super) fn exempt_hosts(&mut self) {
+        let hosts = self.service_hosts();
+        for service in std::iter::once(&mut self.main).chain(&mut self.others) {
+            hosts.exempt(&mut service.env);
+        }
+    }
 }
 
 /// Commands of the environment's service that only keep it alive.

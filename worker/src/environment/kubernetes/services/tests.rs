@@ -488,3 +488,28 @@ fn compose_files_of_a_job_are_unsupported() {
     let failure = check(&ComposeFile { overlays, ..task.file() }).expect_err("a file of the job");
     assert_eq!(failure.kind, FailureKind::Unsupported, "{}", failure.message);
 }
+
+#[test]
+fn proxies_of_a_service_do_not_lead_to_services() {
+    let task = Task::new(
+        "services:\n  main: {environment: {ALL_PROXY: 'http://q:1'}}\n  db:\n    image: db:1\n    \
+         container_name: old-name\n    extra_hosts: ['old.test:10.0.0.9', \
+         'pypi.org:151.101.0.223']\n    environment: {http_proxy: 'http://p:1', NO_PROXY: corp}\n  \
+         web: {image: w:1, environment: {A: b}}\n",
+    );
+    let hosts = "localhost,127.0.0.1,::1,db,main,old-name,old.test,web";
+    let env = |list: &str, proxy: (&str, &str)| {
+        let named = [("NO_PROXY", list), proxy, ("no_proxy", list)];
+        let named = named.map(|(name, value)| json!({"name": name, "value": value}));
+        Value::from(named.to_vec())
+    };
+    let pod = task.pod();
+    let db = &pod["containers"][1];
+    assert_eq!(db["env"], env(&format!("corp,{hosts}"), ("http_proxy", "http://p:1")));
+    assert_eq!(pod["containers"][2]["env"], json!([{"name": "A", "value": "b"}]));
+    let plan = task.plan().unwrap_or_else(|failure| panic!("{}", failure.chain()));
+    assert_eq!((&*plan.main.env["NO_PROXY"], &*plan.main.env["no_proxy"]), (hosts, hosts));
+    let mut of_script = BTreeMap::from([("HTTPS_PROXY".to_owned(), "http://r:1".to_owned())]);
+    plan.service_hosts().exempt(&mut of_script);
+    assert_eq!(of_script["no_proxy"], hosts);
+}

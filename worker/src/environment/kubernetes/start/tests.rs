@@ -1,5 +1,7 @@
 //! Tests of the start of a pod.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -271,7 +273,54 @@ fn helper_that_cannot_be_pulled_is_named() {
             "state": {"waiting": {"reason": "PodInitializing"}},
         }],
     }));
-    assert_eq!(failed(&blocked, &at(2)).kind, FailureKind::Refused);
+    let failure = failed(&blocked, &at(2));
+    assert_eq!(failure.kind, FailureKind::Service, "no fault of a task");
+    for text in ["the helper of the pod p", "busybox: not found", "`helper_image`"] {
+        assert!(failure.message.contains(text), "{failure}");
+    }
+}
+
+#[test]
+fn helper_that_fails_is_no_fault_of_a_task() {
+    let helper = |status: &Value, own: &Value| {
+        state(json!({
+            "phase": "Pending",
+            "conditions": [{"type": "PodScheduled", "status": "True"}],
+            "initContainerStatuses": [{
+                "name": "helper", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                "state": status,
+            }],
+            "containerStatuses": [{
+                "name": "main", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                "state": own,
+            }],
+        }))
+    };
+    let waits = json!({"waiting": {"reason": "PodInitializing"}});
+    let time = Some(TRANSIENT_FOR);
+    let progress = StartProgress { failing_for: time, runs_by_itself: true, ..at(60) };
+    let no_program = "exec: \"sh\": executable file not found in $PATH";
+    for status in [
+        json!({"terminated": {"exitCode": 1, "reason": "Error"}}),
+        json!({"terminated": {"exitCode": 128, "reason": "StartError", "message":
+            "exec: \"/bin/sh\": stat /bin/sh: no such file or directory"}}),
+        json!({"waiting": {"reason": "RunContainerError", "message": no_program}}),
+        json!({"waiting": {"reason": "CreateContainerConfigError", "message":
+            "container has runAsNonRoot and image will run as root"}}),
+    ] {
+        let failure = failed(&helper(&status, &waits), &progress);
+        assert_eq!(failure.kind, FailureKind::Service, "{status}");
+        assert!(failure.message.contains("`helper_image`"), "{failure}");
+    }
+    for status in [json!({"running": {}}), json!({"waiting": {"reason": "PodInitializing"}})] {
+        assert!(is_waiting(&helper(&status, &waits), &at(2)), "{status}");
+    }
+    // Containers after it belong to the task.
+    let done = json!({"terminated": {"exitCode": 0}});
+    let missing = json!({"waiting": {"reason": "ErrImagePull", "message": "r/x: not found"}});
+    let failure = failed(&helper(&done, &missing), &at(2));
+    assert_eq!(failure.kind, FailureKind::Refused, "{failure}");
+    assert!(!failure.message.contains("helper"), "{failure}");
 }
 
 /// A pod whose environment runs, with one service in a state.
@@ -292,7 +341,7 @@ fn with_service(status: &Value) -> PodState {
 
 fn service(role: ServiceRole, restarts: bool) -> [ServiceContainer; 1] {
     let (service, container) = ("db".to_owned(), "service-db".to_owned());
-    [ServiceContainer { service, container, role, restarts }]
+    [ServiceContainer { service, container, role, restarts, own_lists: BTreeMap::new() }]
 }
 
 fn service_kind(

@@ -100,8 +100,8 @@ async fn build(
         drop(held);
         made
     });
-    let SandboxFiles { tree, groups, recipe, owner_file, workdir } = on_disk.await?;
-    let (launcher, control) = start(context, directory).await?;
+    let SandboxFiles { tree, root, groups, recipe, owner_file, workdir } = on_disk.await?;
+    let (launcher, control) = start(context, directory, root).await?;
     Ok(SandboxParts {
         tree,
         groups,
@@ -117,6 +117,8 @@ async fn build(
 
 struct SandboxFiles {
     tree: SandboxTree,
+    /// Its root, with links resolved: mounts are found by this path.
+    root: PathBuf,
     groups: CgroupSet,
     recipe: SandboxRecipe,
     owner_file: OwnerFile,
@@ -148,22 +150,26 @@ fn prepare(
     tree_writer.apply_uploads(request.uploads)?;
     let groups = context.parents.make(id, &request.resources, context.config.pids);
     let groups = groups.map_err(|e| failure("make the control groups", e))?;
-    Ok(SandboxFiles { tree, groups, recipe, owner_file, workdir })
+    let root = directory.join(tree::ROOT);
+    let root = root.canonicalize().unwrap_or(root);
+    Ok(SandboxFiles { tree, root, groups, recipe, owner_file, workdir })
 }
 
 async fn start(
     context: &SandboxContext,
     directory: &Path,
+    root: PathBuf,
 ) -> Result<(Launcher, SupervisorConnection), Failure> {
     let network = context.network;
     let (ours, theirs) = control::sockets().map_err(|e| failure("open a socket", e))?;
     let helper = &context.config.helper;
     let launcher = Launcher::start(helper, directory, network, theirs)
+        .await
         .map_err(|e| failure("start the supervisor of a sandbox", e))?;
     let (control, ready) =
         SupervisorConnection::new(ours).map_err(|e| failure("open a socket", e))?;
     let setup = SandboxSetup {
-        root: root(directory),
+        root,
         binds: context.host.binds.clone(),
         hostname: HOSTNAME.to_owned(),
         own_network: network == ProcessNetwork::None,
@@ -186,10 +192,4 @@ async fn start(
     // Processes that did not end keep their directory, whose removal then fails and reports it.
     let _ended = launcher.end().await;
     Err(failed)
-}
-
-/// The root of the sandbox in `directory`, with links resolved: mounts are found by this path.
-fn root(directory: &Path) -> PathBuf {
-    let root = directory.join(tree::ROOT);
-    root.canonicalize().unwrap_or(root)
 }

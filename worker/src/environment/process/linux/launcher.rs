@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rollout_protocol::spec::environment::ProcessNetwork;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 use tokio::sync::{Notify, watch};
 
 use crate::host::start_ticks;
@@ -37,23 +37,22 @@ pub(super) struct Launcher {
 
 impl Launcher {
     /// Starts the supervisor of the sandbox in `directory` with its end of the control socket.
-    pub(super) fn start(
+    pub(super) async fn start(
         helper: &[OsString],
         directory: &Path,
         network: ProcessNetwork,
         control: OwnedFd,
     ) -> io::Result<Self> {
         let (program, words) = helper.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-        let log = File::options().create(true).append(true).open(directory.join(LOG_FILE))?;
         let network = match network {
             ProcessNetwork::Host => "host",
             ProcessNetwork::None => "none",
         };
         let mut command = Command::new(program);
         command.args(words).arg("outer").arg(directory).arg(network).env_clear();
-        command.stdin(Stdio::from(control)).stdout(Stdio::null()).stderr(log);
-        let mut child = command.spawn()?;
-        write_pid_file(directory, child.id());
+        command.stdin(Stdio::from(control)).stdout(Stdio::null());
+        let directory = directory.to_owned();
+        let mut child = supervise::blocking(move || spawn(command, &directory)).await?;
         let (sender, ended) = watch::channel(false);
         let kill = Arc::new(Notify::new());
         let kill_requested = Arc::clone(&kill);
@@ -89,7 +88,17 @@ impl Launcher {
     }
 }
 
-/// Records the process for a reaper. Without the record a reaper can only wait.
+/// Starts the process and records it, also when its caller is gone. Blocks.
+fn spawn(mut command: Command, directory: &Path) -> io::Result<Child> {
+    let log = File::options().create(true).append(true).open(directory.join(LOG_FILE))?;
+    let child = command.stderr(log).spawn()?;
+    // The process ends when nothing else holds its end of the socket.
+    drop(command);
+    write_pid_file(directory, child.id());
+    Ok(child)
+}
+
+/// Records the process for a reaper. Without the record a reaper can only wait. Blocks.
 fn write_pid_file(directory: &Path, pid: Option<u32>) {
     let text = pid.and_then(|pid| Some(format!("{pid} {}", start_ticks(pid)?)));
     if let Some(text) = text
@@ -99,7 +108,7 @@ fn write_pid_file(directory: &Path, pid: Option<u32>) {
     }
 }
 
-/// Kills the outermost process of the sandbox in `directory`, if it is still the recorded one.
+/// Kills the outermost process of the sandbox in `directory`, if it is still the recorded one. Blocks.
 pub(super) fn kill_recorded(directory: &Path) {
     let text = std::fs::read_to_string(directory.join(PID_FILE)).unwrap_or_default();
     let Some((pid, started)) = text.split_once(' ') else { return };

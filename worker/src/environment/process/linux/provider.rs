@@ -48,8 +48,9 @@ impl Provider for ProcessProvider {
 
     async fn disk(&self) -> Result<Option<PathBuf>, Failure> {
         // The first sandbox creates it.
-        let made = self.config.base.ancestors().find(|path| path.is_dir());
-        Ok(made.map(Path::to_path_buf))
+        let base = self.config.base.clone();
+        let find = move || base.ancestors().find(|path| path.is_dir()).map(Path::to_path_buf);
+        Ok(supervise::blocking(find).await)
     }
 
     /// Builds nothing: checks that the source is supported.

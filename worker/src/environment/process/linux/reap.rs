@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::owner_file::{OwnerClaim, OwnerFile, ProcessIdentity, SandboxHold};
 use super::{create, launcher};
 use crate::environment::{DeadOwners, ReapReport};
+use crate::supervise;
 
 /// Time for a sandbox to notice that its worker has ended, before it is killed.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -80,6 +81,29 @@ pub(super) async fn remove(base: &Path, abandoned: Vec<AbandonedSandbox>) -> Rea
     reaped
 }
 
+/// The lock of the directory of a sandbox.
+enum SandboxLock {
+    /// This process has it, unless there is no directory yet, or no longer.
+    Taken(Option<File>),
+    /// A process of the sandbox is alive.
+    Held,
+}
+
+impl SandboxLock {
+    fn try_take(directory: &Path) -> io::Result<Self> {
+        let lock = match File::open(directory) {
+            Ok(lock) => lock,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::Taken(None)),
+            Err(error) => return Err(error),
+        };
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self::Taken(Some(lock))),
+            Err(Errno::WOULDBLOCK) => Ok(Self::Held),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
 async fn remove_one(base: &Path, sandbox: &AbandonedSandbox) -> io::Result<()> {
     let AbandonedSandbox { id, groups, is_owner_known } = sandbox;
     let directory = base.join(id);
@@ -87,23 +111,18 @@ async fn remove_one(base: &Path, sandbox: &AbandonedSandbox) -> io::Result<()> {
     let mut killed = false;
     // The supervisor holds a shared lock while any process of the sandbox is alive.
     let _lock = loop {
-        let lock = match File::open(&directory) {
-            Ok(lock) => lock,
-            // The sandbox has no directory yet, or no longer.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => break None,
-            Err(error) => return Err(error),
-        };
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => break Some(lock),
-            Err(Errno::WOULDBLOCK) if *is_owner_known => {}
-            Err(Errno::WOULDBLOCK) => {
+        let path = directory.clone();
+        match supervise::blocking(move || SandboxLock::try_take(&path)).await? {
+            SandboxLock::Taken(lock) => break lock,
+            SandboxLock::Held if *is_owner_known => {}
+            SandboxLock::Held => {
                 return Err(io::Error::other("its processes run, and its owner file is empty"));
             }
-            Err(error) => return Err(error.into()),
         }
         let waited = begun.elapsed();
         if waited > EXIT_TIMEOUT && !killed {
-            launcher::kill_recorded(&directory);
+            let path = directory.clone();
+            supervise::blocking(move || launcher::kill_recorded(&path)).await;
             killed = true;
         }
         if waited > EXIT_TIMEOUT + KILL_TIMEOUT {

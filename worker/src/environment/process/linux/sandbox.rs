@@ -115,8 +115,8 @@ impl Sandbox {
     }
 
     /// Fails with the reason if nothing can be changed any more.
-    fn usable(&self) -> Result<(), Failure> {
-        self.exists()?;
+    async fn usable(&self) -> Result<(), Failure> {
+        self.exists().await?;
         if let Some(what) = self.exceeded.get() {
             let text = format!("{}: {what}", self.id);
             return Err(Failure::new(FailureKind::StorageExceeded, text));
@@ -127,8 +127,9 @@ impl Sandbox {
         Ok(())
     }
 
-    fn exists(&self) -> Result<(), Failure> {
-        if self.tree.is_in(&self.directory) {
+    async fn exists(&self) -> Result<(), Failure> {
+        let (tree, directory) = (Arc::clone(&self.tree), self.directory.clone());
+        if supervise::blocking(move || tree.is_in(&directory)).await {
             Ok(())
         } else {
             Err(self.gone_failure("the sandbox was removed"))
@@ -136,8 +137,11 @@ impl Sandbox {
     }
 
     /// Replaces a command's failure when the sandbox ended meanwhile.
-    fn explain(&self, error: Failure) -> Failure {
-        if error.kind == FailureKind::Gone { self.usable().err().unwrap_or(error) } else { error }
+    async fn explain(&self, error: Failure) -> Failure {
+        if error.kind != FailureKind::Gone {
+            return error;
+        }
+        self.usable().await.err().unwrap_or(error)
     }
 
     /// Ends all processes and the supervisor.
@@ -222,7 +226,7 @@ impl Environment for Sandbox {
     }
 
     async fn copy_to(&self, uploads: Vec<Upload>) -> Result<(), Failure> {
-        self.usable()?;
+        self.usable().await?;
         let (tree, host) = (Arc::clone(&self.tree), Arc::clone(&self.context.host));
         supervise::blocking(move || {
             SandboxTreeWriter { tree: &tree, host: &host }.apply_uploads(uploads)
@@ -231,7 +235,7 @@ impl Environment for Sandbox {
     }
 
     async fn copy_from(&self, path: &str) -> Result<Option<ByteStream>, Failure> {
-        self.exists()?;
+        self.exists().await?;
         let cannot = |error| failure(&format!("read {path} of the sandbox"), error);
         let Some(below) = relative(path).filter(|below| below.file_name().is_some()) else {
             let text = format!("`{path}` is not an absolute path of a file or directory");
@@ -249,13 +253,16 @@ impl Environment for Sandbox {
         command: ExecCommand,
         output: Arc<dyn OutputSink>,
     ) -> Result<CommandExit, Failure> {
-        self.usable()?;
+        self.usable().await?;
         only_root(command.user.as_deref())?;
         let join_files =
             self.groups.join_files().map_err(|e| failure("open the control groups", e))?;
         let request = self.request(command);
         let finished = exec::run(&self.control, &request, join_files, output.as_ref()).await;
-        let finished = finished.map_err(|error| self.explain(error))?;
+        let finished = match finished {
+            Ok(finished) => finished,
+            Err(error) => return Err(self.explain(error).await),
+        };
         let mut discarding = self.discarding();
         discarding.retain(|task| !task.is_finished());
         let tasks = finished.open_streams.into_iter().map(exec::discard);
@@ -315,17 +322,17 @@ impl Environment for Sandbox {
             self.control.close();
         }
         match self.exceeded.get() {
-            Some(_) => self.usable(),
+            Some(_) => self.usable().await,
             None => Ok(()),
         }
     }
 
     async fn check_exists(&self) -> Result<(), Failure> {
-        self.exists()
+        self.exists().await
     }
 
     async fn stop(&self) -> Result<(), Failure> {
-        self.exists()?;
+        self.exists().await?;
         self.end().await
     }
 
@@ -342,7 +349,7 @@ impl Environment for Sandbox {
     }
 
     async fn preserve(&self) -> Result<String, Failure> {
-        self.exists()?;
+        self.exists().await?;
         self.end().await?;
         let (base, id) = (self.context.config.base.clone(), self.id.clone());
         let claim = OwnerFile { preserved: true, ..self.owner_file.clone() };

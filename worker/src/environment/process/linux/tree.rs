@@ -70,7 +70,7 @@ impl SandboxTree {
     }
 
     /// Whether the root directory is still in the directory of its environment. An open one outlives its
-    /// removal, and another one may have its name.
+    /// removal, and another one may have its name. Blocks.
     pub(super) fn is_in(&self, environment: &Path) -> bool {
         let found = rustix::fs::lstat(environment.join(ROOT));
         let (Ok(found), Ok(own)) = (found, rustix::fs::fstat(&self.root)) else { return false };

@@ -1,13 +1,18 @@
 //! Errors of evals, which come from the executor's table.
 
+use std::time::Duration;
+
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::EvalEnd;
+use rollout_protocol::template::Template;
+use rollout_protocol::wire::control::StopLevel;
 
 use super::runs::{EvalFixture, command};
 use crate::environment::FailureKind;
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
+use crate::secrets::TrialVariables;
 
 /// An eval whose image is built from an empty build context.
 async fn built_image_fixture() -> EvalFixture {
@@ -55,6 +60,30 @@ async fn build_log_after_a_failed_build_is_kept() {
         let kept = record.outputs.iter().find(|output| output.path == "setup/build.log");
         assert_eq!(kept.map(|output| output.total_bytes), fails.then_some(13), "{record:?}");
     }
+}
+
+#[tokio::test]
+async fn build_log_of_a_killed_build_has_no_secrets() {
+    let mut eval = built_image_fixture().await;
+    eval.rig.variables = TrialVariables::new([("KEY".into(), "hunter2-hunter2".into())]);
+    eval.spec.secrets.insert("KEY".to_owned());
+    eval.spec.env.insert("KEY".to_owned(), Template::new("${KEY}"));
+    let log = eval.world.dir.path().join("scratch-1/setup/build.log");
+    std::fs::create_dir_all(log.parent().expect("a directory")).expect("created");
+    std::fs::write(&log, "proxy: hunter2-hunter2").expect("written");
+    eval.rig.provider.fault(FaultTrigger::Nth(FakeCall::Prepare, 0), FaultEffect::Hang);
+    let (provider, stop) = (eval.rig.provider.clone(), eval.rig.stop.clone());
+    let killing = async {
+        while !provider.calls().contains(&FakeCall::Prepare) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        stop.send_replace(Some(StopLevel::Kill));
+    };
+    let (record, ()) = tokio::join!(eval.run(), killing);
+    assert_eq!(record.end, EvalEnd::Stopped);
+    let mut logs = record.outputs.iter().filter(|output| output.path == "setup/build.log");
+    let kept = eval.text(&logs.next().expect("a log").blob).await;
+    assert_eq!(kept, "proxy: [redacted:KEY]");
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ use crate::executor::{self, COPY_LIMIT, CollectionFailure};
 use crate::secrets::{RedactingStream, RedactionStyle, Redactor};
 use crate::shortage::Shortage;
 use crate::shown_path::shown;
+use crate::supervise;
 
 /// The events of a harness, for its record.
 #[derive(Debug, Default)]
@@ -59,7 +60,7 @@ pub(super) async fn read(
         };
         unreadable = read.err();
         let kept;
-        (validator, kept) = pieces.finish();
+        (validator, kept) = supervise::blocking(move || pieces.finish()).await;
         match kept {
             Ok(bytes) => reading.log = bytes.map(|bytes| (file, bytes)),
             Err(error) => {

@@ -55,7 +55,7 @@ pub(super) async fn read(
             Ok(synthesized(ids, format!("cannot use `{path}`: {why}")))
         }
         OutputFileContent::Missing => {
-            let stdout = read_stdout(capture)?;
+            let stdout = read_stdout(capture).await?;
             Ok(from_last_line(&stdout).unwrap_or_else(|why| {
                 let why = why.map_or_else(String::new, |error| format!(": {error}"));
                 let message = format!(
@@ -83,10 +83,10 @@ fn from_last_line(stdout: &str) -> Result<OutputReading, Option<TrialOutputError
 }
 
 /// The end of the standard output, without secrets.
-fn read_stdout(capture: &Capture) -> Result<String, Failure> {
+async fn read_stdout(capture: &Capture) -> Result<String, Failure> {
     let most = usize::try_from(limits::TRIAL_OUTPUT_BYTES).unwrap_or(usize::MAX);
-    let read = capture.finish().and_then(|[stdout, _]| executor::read_tail(&stdout, most));
-    read.map_err(|error| {
+    let read = capture.finish_and_read(move |[stdout, _]| executor::read_tail(&stdout, most));
+    read.await.map_err(|error| {
         Failure::local(FailureKind::Service, "cannot read the captured standard output", error)
     })
 }

@@ -64,6 +64,24 @@ async fn image_pull_unreachable_is_parked_until_success() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn attempt_starts_over_when_nothing_writes_for_the_former_one() {
+    let rig = rig().await;
+    let effect = FaultEffect::Fail(FailureKind::Unreachable);
+    rig.provider.fault(FaultTrigger::Nth(FakeCall::Prepare, 0), effect);
+    let (ctx, services) = (rig.context(), rig.services());
+    let writing = ctx.execution.scratch_work.begin();
+    let running = super::super::run(ctx, &services);
+    let ending = async {
+        tokio::time::sleep(2 * MAX_PARK).await;
+        assert_eq!(count(&rig, FakeCall::Prepare), 1, "the directory is written to");
+        drop(writing);
+    };
+    let (finished, ()) = tokio::join!(running, ending);
+    assert_eq!(verdict(finished).record.verdict.reward, Some(1.0));
+    assert_eq!(count(&rig, FakeCall::Prepare), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn service_image_pull_unreachable_parks_for_registry() {
     let mut rig = rig().await;
     let (_engine, dependency) = with_engine(&mut rig);

@@ -113,7 +113,11 @@ async fn proxies_of_host_reach_scripts_unless_named_and_their_logins_are_masked(
     let of_job = Template::new("http://of.job:1");
     rig.task.environment.env.insert("https_proxy".to_owned(), of_job);
     rig.set_scripts(None, Some("echo $HTTP_PROXY\necho $https_proxy\necho $NO_PROXY"));
+    rig.settings.verifier.env.insert("NO_PROXY".into(), Template::new("of.verifier"));
+    rig.set_tests("echo $NO_PROXY; echo 1 > /logs/verifier/reward.txt").await;
     let finished = run(&rig).await;
+    let exempt = output(&finished, "logs/verifier/stdout.txt");
+    assert_eq!(exempt, "of.verifier,localhost,127.0.0.1,::1\n");
     let shown = output(&finished, "command/stdout.txt");
     let expected = "http://[redacted:HTTP_PROXY]@proxy.corp:3128\nhttp://of.job:1\n\
                     localhost,127.0.0.1,::1\n";
@@ -219,6 +223,17 @@ async fn start_that_cannot_be_observed_is_not_waited_for() {
     let rig = TrialFixture::new().await;
     rig.provider.run_own_programs("sh: syntax error");
     assert_eq!(start_wait(&rig).await.0, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn environment_that_its_own_programs_end_has_not_started() {
+    for grace in [None, Some(2.5)] {
+        let mut rig = TrialFixture::new().await;
+        rig.provider.end_by_own_programs();
+        rig.task.environment.start_grace_sec = grace;
+        let summary = error_summary(error(&run(&rig).await));
+        assert_eq!(summary, "environment_start_failed exec_not_started infrastructure transient");
+    }
 }
 
 fn check(command: &str) -> Healthcheck {

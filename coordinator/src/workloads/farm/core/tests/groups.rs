@@ -131,7 +131,7 @@ fn group_of_an_earlier_version_with_much_metadata_ends_in_several_records() {
     });
     let ends: Vec<_> = parts
         .map(|part| {
-            let bytes: u64 = part.iter().map(Completion::metadata_bytes).sum();
+            let bytes = metadata_bytes(part);
             assert!(bytes <= 16 * 1024 * 1024, "{bytes}");
             part.iter().filter_map(|one| one.group_end).collect::<Vec<_>>()
         })

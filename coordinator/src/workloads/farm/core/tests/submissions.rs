@@ -162,7 +162,7 @@ fn metadata_of_all_samples_is_bounded_over_the_groups_of_a_farm() {
     let mut completions = 0;
     for (_, record) in &farm.journal {
         if let FarmRecord::SnapshotCompletions { completions: those } = record {
-            let bytes: u64 = those.iter().map(Completion::metadata_bytes).sum();
+            let bytes = metadata_bytes(those);
             assert!(bytes <= 16 * 1024 * 1024, "a record of {bytes} bytes");
             completions += those.len();
         }

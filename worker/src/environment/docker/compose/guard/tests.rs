@@ -114,7 +114,7 @@ fn image_beside_a_build_is_checked() {
 #[test]
 fn dockerfile_with_resolved_arguments_fetches_nothing_of_the_inner_network() {
     for (dockerfile, args) in [
-        ("FROM debian\nADD files/* /x\nFROM \"debian\"\nCOPY --from=0 /a /b\n", json!({})),
+        ("FROM debian\nFROM \"debian\"\nADD files/* /x\nCOPY --from=0 /a /b\n", json!({})),
         ("# syntax=docker/dockerfile:1\nFROM debian\n", json!(null)),
         ("FROM debian\nRUN cat <<EOF > /x && echo 'é → ü'\né\nEOF\n", json!({})),
         (CHOSEN, json!({"BASE": "public.example/x", "N": 1})),
