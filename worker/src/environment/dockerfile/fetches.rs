@@ -211,7 +211,7 @@ fn images_of(
         let line = base.line;
         let form = match base.image.is_empty() {
             true => Some(UnclearForm::NoImage),
-            false => base.may_be_stage().then_some(UnclearForm::StageCase),
+            false => base.may_be_stage().then_some(UnclearForm::UnknownStage),
         };
         let Some(form) = form else {
             return BuildFetch::new(line, BuildFetchKind::Image, base.image);

@@ -20,7 +20,7 @@ pub struct BaseImage {
     pub image: String,
     /// `--platform` of a stage, with variables replaced.
     pub platform: Option<String>,
-    /// Whether a stage has its name in another case.
+    /// Whether an earlier stage has its name, in any case.
     names_stage: bool,
     /// The instruction's bytes in the file.
     span: Range<usize>,
@@ -65,7 +65,7 @@ impl BaseImage {
         self.before.is_empty()
     }
 
-    /// Whether it is a stage for builders that know stages in any case, and an image for others.
+    /// Whether it is a stage for some builders, and an image for others.
     pub(super) fn may_be_stage(&self) -> bool {
         self.starts_stage() && self.names_stage
     }

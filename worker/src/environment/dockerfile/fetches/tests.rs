@@ -90,8 +90,14 @@ fn stage_that_some_builder_does_not_know_is_an_image() {
     ] {
         assert_eq!(fetches(text), [(Image, image.to_owned())], "{text}");
     }
-    let base = "FROM scratch AS Ada\nFROM ada\n";
-    assert_eq!(fetches(base), [(Unclear(UnclearForm::StageCase), "FROM".to_owned())]);
+    for base in [
+        "FROM scratch AS Ada\nFROM ada\n",
+        "FROM scratch AS ab\nFROM scratch AS ab\nFROM ab\n",
+        "FROM scratch AS ab\nFROM \"ab\"\nFROM scratch AS ab\n",
+    ] {
+        let unclear = (Unclear(UnclearForm::UnknownStage), "FROM".to_owned());
+        assert_eq!(fetches(base), [unclear], "{base}");
+    }
     let earlier =
         "FROM scratch\nFROM scratch\nFROM scratch\nCOPY --from=0 /a /\nCOPY --from=1 /b /\n";
     assert!(fetches(earlier).is_empty(), "{:?}", fetches(earlier));

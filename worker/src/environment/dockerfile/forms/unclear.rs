@@ -29,8 +29,8 @@ pub enum UnclearForm {
     ImageName,
     /// An image without a name.
     NoImage,
-    /// A base image with the name of a stage in another case.
-    StageCase,
+    /// A base image with the name of a stage that some builders do not know by it.
+    UnknownStage,
     /// A variable whose value is not known before the build.
     BuilderVariable,
     /// An `ARG` before the first `FROM`.
@@ -48,6 +48,10 @@ pub enum UnclearForm {
     /// A trigger of a trigger.
     Trigger,
 }
+
+const FLAGS: &str = "flags of the instruction, as `--NAME=VALUE` of ASCII letters, digits and \
+                     `._/@:+~*?=,%!{}[]-`, with variables as `$NAME` or `${NAME}`; `--from=` and `--mount=` \
+                     without quotes";
 
 const HEREDOCS: &str = "`<<NAME` or `<<-NAME` in `RUN`, `COPY` or `ADD`, with a plain name, in quotes or not, \
                         `<<<`, `<<` in plain quotes, or a script in a file";
@@ -79,12 +83,9 @@ impl UnclearForm {
                 "an instruction or flag with other characters than ASCII",
                 "ASCII, with spaces between instruction, flags and arguments",
             ),
-            Self::Flag => (
-                "an unknown flag, or one with escapes, other characters or without a value",
-                "flags of the instruction, as `--NAME=VALUE` of ASCII letters, digits and \
-                 `._/@:+~*?=,%!{}[]-`, with variables as `$NAME` or `${NAME}`; `--from=` and `--mount=` \
-                 without quotes",
-            ),
+            Self::Flag => {
+                ("an unknown flag, or one with escapes, other characters or without a value", FLAGS)
+            }
             Self::Mount => (
                 "a mount with a variable",
                 "`--mount=` without variables: some builders replace them before they look for `from=`",
@@ -110,9 +111,10 @@ impl UnclearForm {
                 "an image without a name",
                 "`ARG NAME=VALUE` before the first `FROM`, or a build argument",
             ),
-            Self::StageCase => {
-                ("a base image with the name of a stage in another case", "the name as `AS` has it")
-            }
+            Self::UnknownStage => (
+                "a base image with the name of a stage in another case, or of several stages",
+                "the name of one earlier stage, as its `AS` has it",
+            ),
             Self::BuilderVariable => {
                 ("an image that depends on a variable of the builder", "an `ARG` of another name")
             }
