@@ -157,6 +157,9 @@ impl ImageAccess {
         if hosts.lists(host, port) {
             return None;
         }
+        if TRANSPORTS.contains(&host) {
+            return refused("which is a store or a file for some builders");
+        }
         let name = match hosts.check_host(host, port) {
             Ok(HostTarget::Address(_)) => return None,
             Ok(HostTarget::Name(name)) => name,
@@ -189,7 +192,8 @@ impl ImageAccess {
             _ if *self == Self::Everything => return None,
             BuildFetchKind::Image => {
                 // Arguments without a value are empty in the name: it may be no whole reference.
-                let refusal = match image_reference::leaves_its_place(source) {
+                let is_none = image_reference::leaves_its_place(source) || source.contains("://");
+                let refusal = match is_none {
                     true => {
                         ImageRefusal::new(format!("the image `{source}`, which is no reference"))
                     }
@@ -395,6 +399,21 @@ mod tests {
         assert_eq!(refused, Some((text, false)));
         let public = |_name: &str| Ok(vec![IpAddr::from(Ipv4Addr::new(8, 8, 8, 8))]);
         assert_eq!(access.refusal("h.example/x", public), None);
+    }
+
+    #[test]
+    fn image_of_a_store_is_refused_although_its_name_is_that_of_a_public_registry() {
+        let access = ImageAccess::default();
+        let public = |_name: &str| Ok(vec![IpAddr::from(Ipv4Addr::new(8, 8, 8, 8))]);
+        for image in ["oci:80/x", "containers-storage:443/a/b", "docker-daemon:80/x"] {
+            assert!(access.refusal(image, public).is_some(), "{image}");
+        }
+        for image in ["containers-storage:443/a/b", "docker://10.0.0.5/x", "https://h.example/x"] {
+            let text = format!("FROM debian\nCOPY --from={image} /a /b\n");
+            let found = build_fetches(&text, &std::collections::BTreeMap::new());
+            let refused = |fetch: &BuildFetch| access.build_refusal(fetch, public).is_some();
+            assert!(found.iter().any(refused), "{image}: {found:?}");
+        }
     }
 
     #[test]
