@@ -8,6 +8,7 @@ use bollard::models::ImageInspect;
 use rollout_protocol::spec::environment::ProviderSpec;
 
 use super::base_images::{self, ResolvedBase};
+use super::base_platform;
 use super::build::BuildSpec;
 use crate::environment::dockerfile::{
     BaseImage, BuildFetchKind, Dockerfile, build_fetches, is_preprocessed,
@@ -34,39 +35,6 @@ pub(super) fn access(settings: &ProviderSpec) -> ImageAccess {
     }
 }
 
-/// The base images of a build, also those whose name has arguments of platforms. Blocks.
-pub(super) fn images(build: &BuildSpec) -> Vec<BaseImage> {
-    let file = base_images::dockerfile(build);
-    let images = file.map(|file| file.images_of_platform(&platform_arguments(build), &build.args));
-    images.unwrap_or_default()
-}
-
-/// The arguments that every build has, with the values of build arguments of the same name.
-fn platform_arguments(build: &BuildSpec) -> BTreeMap<String, String> {
-    let arch = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
-    let own = format!("linux/{arch}");
-    let target = build.platform.as_deref().unwrap_or(&own);
-    let mut arguments = BTreeMap::new();
-    for (kind, platform) in [("BUILD", own.as_str()), ("TARGET", target)] {
-        let mut parts = platform.splitn(3, '/');
-        arguments.insert(format!("{kind}PLATFORM"), platform.to_owned());
-        for name in ["OS", "ARCH", "VARIANT"] {
-            let part = parts.next().unwrap_or_default();
-            arguments.insert(format!("{kind}{name}"), part.to_owned());
-        }
-    }
-    for (name, value) in &mut arguments {
-        if let Some(given) = build.args.get(name) {
-            value.clone_from(given);
-        }
-    }
-    arguments
-}
-
 /// The images that the stages of a build start from. A Dockerfile that cannot be read has none: its
 /// build fails. Blocks.
 ///
@@ -74,7 +42,7 @@ fn platform_arguments(build: &BuildSpec) -> BTreeMap<String, String> {
 /// An image cannot be told before the build, or no registry resolves it.
 pub(super) fn bases(build: &BuildSpec) -> Result<Vec<CheckedBase>, Failure> {
     let Some(file) = base_images::dockerfile(build) else { return Ok(Vec::new()) };
-    let platform = platform_arguments(build);
+    let platform = base_platform::arguments(build);
     if let Some(unknown) = file.unknown_image(&platform, &build.args) {
         return Err(untold(&unknown));
     }
@@ -140,7 +108,7 @@ pub(super) fn check_sent(build: &BuildSpec, text: &str) -> Result<(), Failure> {
     if build.is_local {
         return Ok(());
     }
-    let platform = platform_arguments(build);
+    let platform = base_platform::arguments(build);
     let file = Dockerfile::read(text);
     if let Some(unknown) = file.unknown_image(&platform, &build.args) {
         return Err(untold(&unknown));
@@ -239,7 +207,8 @@ mod tests {
         let mut build = build(dir.path(), text);
         let missing = bases(&build).expect_err("not resolved");
         assert_eq!(missing.kind, FailureKind::Unreachable);
-        build.base_images = images(&build)
+        let images = base_platform::images(&build).expect("usual names");
+        build.base_images = images
             .into_iter()
             .map(|base| {
                 let known = match base.image.as_str() {
