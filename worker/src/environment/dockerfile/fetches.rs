@@ -75,6 +75,10 @@ pub fn build_fetches(text: &str, build_args: &BTreeMap<String, String>) -> Vec<B
     let mut found = fetches_of(&file, text, build_args);
     let mut unclear = forms::unclear_text(text);
     unclear.extend(forms::unclear_places(&file));
+    unclear.extend(found.iter().filter(|fetch| lacks_heredocs(fetch)).filter_map(|frontend| {
+        let heredoc = file.instructions.iter().find(|one| one.heredocs > 0)?;
+        Some(forms::heredoc_of_old_frontend(heredoc, &frontend.source))
+    }));
     let images = found.iter().filter(|fetch| fetch.kind == BuildFetchKind::Image);
     unclear.extend(images.filter_map(|image| forms::unclear_name(image.line, &image.source)));
     add_unclear(&mut found, unclear);
@@ -93,6 +97,17 @@ pub fn build_fetches(text: &str, build_args: &BTreeMap<String, String>) -> Vec<B
         add_unclear(&mut found, forms::unclear_lines(&file));
     }
     found.into_iter().collect()
+}
+
+/// Whether a fetch is a frontend of Docker's before here-documents. The labs had them one release earlier.
+fn lacks_heredocs(fetch: &BuildFetch) -> bool {
+    let name = fetch.source.strip_prefix("docker.io/").unwrap_or(&fetch.source);
+    let Some(tag) = name.strip_prefix("docker/dockerfile:") else { return false };
+    let (release, kind) = tag.split_once('-').unwrap_or((tag, ""));
+    let first = if kind == "labs" { 3 } else { 4 };
+    let minor = release.strip_prefix("1.").and_then(|rest| rest.split('.').next());
+    let is_before = |minor: &str| minor.parse::<u32>().is_ok_and(|minor| minor < first);
+    fetch.kind == BuildFetchKind::Frontend && minor.is_some_and(is_before)
 }
 
 /// Whether some builder gives a Dockerfile at this path to a preprocessor, which makes another text of it.

@@ -270,6 +270,14 @@ fn unclear_values(words: &[String], choosing: &mut HashSet<String>) -> Vec<Uncle
     found
 }
 
+/// The place of a here-document that a frontend reads as instructions.
+pub(super) fn heredoc_of_old_frontend(
+    instruction: &DockerfileInstruction,
+    frontend: &str,
+) -> UnclearPlace {
+    UnclearPlace::of(instruction, UnclearPart::new(UnclearForm::OldFrontend, frontend))
+}
+
 /// The place of an image whose name, with its variables replaced, is not plain.
 pub(super) fn unclear_name(line: usize, image: &str) -> Option<UnclearPlace> {
     let UnclearPart { form, written } = UnclearPart::new(UnclearForm::ImageName, image);

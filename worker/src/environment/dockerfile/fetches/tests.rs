@@ -353,6 +353,24 @@ fn frontends_are_found_in_every_form() {
     assert_eq!(fetches("FROM a\n# syntax=h/f:1\n").len(), 1);
 }
 
+#[test]
+fn heredoc_for_a_frontend_that_has_none_is_unclear() {
+    let heredoc = "FROM a\nRUN <<CMD\nFROM b\nCMD\n";
+    let old = (Unclear(UnclearForm::OldFrontend), "RUN".to_owned());
+    for tag in ["1.2", "1.2.1", "1.2-labs", "1.3", "1.3.1"] {
+        for begun in ["# syntax=docker/dockerfile", "// syntax=docker.io/docker/dockerfile"] {
+            let found = fetches(&format!("{begun}:{tag}\n{heredoc}"));
+            assert!(found.contains(&old), "{begun}:{tag}: {found:?}");
+        }
+        let found = fetches(&format!("# syntax=docker/dockerfile:{tag}\nFROM a\nRUN b\n"));
+        assert_eq!(found.len(), 2, "{tag}: {found:?}");
+    }
+    for tag in ["", ":1", ":1-labs", ":1.3-labs", ":1.4", ":1.10.0", ":latest"] {
+        let found = fetches(&format!("# syntax=docker/dockerfile{tag}\n{heredoc}"));
+        assert!(!found.contains(&old), "{tag}: {found:?}");
+    }
+}
+
 /// Texts of which one builder takes `\` and another a backtick for the escape character.
 #[test]
 fn escape_character_of_another_reader_is_unclear() {

@@ -45,6 +45,8 @@ pub enum UnclearForm {
     List,
     /// `<<`.
     HereDocument,
+    /// A here-document for a frontend that has none.
+    OldFrontend,
     /// A trigger of a trigger.
     Trigger,
 }
@@ -52,6 +54,11 @@ pub enum UnclearForm {
 const FLAGS: &str = "flags of the instruction, as `--NAME=VALUE` of ASCII letters, digits and \
                      `._/@:+~*?=,%!{}[]-`, with variables as `$NAME` or `${NAME}`; `--from=` and `--mount=` \
                      without quotes";
+
+const ISOLATION: &str = "`RUN` without `--device` and `--security`, and with `--network=none` or without \
+                         `--network`";
+
+const NEW_FRONTEND: &str = "`# syntax=docker/dockerfile:1`, or no here-document";
 
 const HEREDOCS: &str = "`<<NAME` or `<<-NAME` in `RUN`, `COPY` or `ADD`, with a plain name, in quotes or not, \
                         `<<<`, `<<` in plain quotes, or a script in a file";
@@ -90,11 +97,9 @@ impl UnclearForm {
                 "a mount with a variable",
                 "`--mount=` without variables: some builders replace them before they look for `from=`",
             ),
-            Self::Isolation => (
-                "a flag that gives a command more than its container has",
-                "`RUN` without `--device` and `--security`, and with `--network=none` or without \
-                 `--network`",
-            ),
+            Self::Isolation => {
+                ("a flag that gives a command more than its container has", ISOLATION)
+            }
             Self::CopySource => (
                 "a source of files that is no plain name",
                 "the name of a stage or an image, without variables: `FROM IMAGE AS NAME`, then `--from=NAME`",
@@ -130,6 +135,7 @@ impl UnclearForm {
             Self::Word => ("a source or target that is no plain word", WORDS),
             Self::List => ("a list that is no plain JSON", "a JSON list of texts without escapes"),
             Self::HereDocument => ("`<<` in an unusual form or place", HEREDOCS),
+            Self::OldFrontend => ("a frontend without here-documents", NEW_FRONTEND),
             Self::Trigger => ("a trigger of a trigger", "one `ONBUILD`"),
         }
     }
