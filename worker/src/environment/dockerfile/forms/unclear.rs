@@ -90,9 +90,10 @@ impl UnclearForm {
                 "an instruction or flag with other characters than ASCII",
                 "ASCII, with spaces between instruction, flags and arguments",
             ),
-            Self::Flag => {
-                ("an unknown flag, or one with escapes, other characters or without a value", FLAGS)
-            }
+            Self::Flag => (
+                "an unknown or second flag, or one with escapes, other characters or without a value",
+                FLAGS,
+            ),
             Self::Mount => (
                 "a mount with a variable",
                 "`--mount=` without variables: some builders replace them before they look for `from=`",
