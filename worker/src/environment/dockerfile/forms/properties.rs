@@ -1,5 +1,5 @@
-//! Properties of accepted `FROM` and `ARG` lines: small readers, written from the sources of BuildKit, kaniko and
-//! buildah and without this module's parser, name no image that the check does not see.
+//! Properties of accepted `FROM`, `ARG`, `COPY` and `RUN` lines: small readers, written from the sources of BuildKit,
+//! kaniko and buildah and without this module's parser, name no image that the check does not see.
 
 mod readers;
 
@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use self::readers::{Arguments, BUILDAH, BUILDERS, BUILDKIT, Unread};
-use crate::environment::dockerfile::{BuildFetchKind, Dockerfile, build_fetches};
+use self::readers::{Arguments, BUILDAH, BUILDERS, BUILDKIT, OtherBuilder, TakenImage, Unread};
+use crate::environment::dockerfile::{BuildFetch, BuildFetchKind, Dockerfile, build_fetches};
 
 /// Whether the check accepts a text.
 ///
@@ -16,7 +16,9 @@ use crate::environment::dockerfile::{BuildFetchKind, Dockerfile, build_fetches};
 /// It does not see an image that a builder takes from the text.
 fn accepted(text: &str, given: &Arguments) -> Result<bool, String> {
     let found = build_fetches(text, given);
-    if found.iter().any(|fetch| fetch.kind != BuildFetchKind::Image) {
+    // A number may be the id of an image, which no user of a server names.
+    let is_number = |fetch: &BuildFetch| fetch.source.bytes().all(|byte| byte.is_ascii_digit());
+    if found.iter().any(|fetch| fetch.kind != BuildFetchKind::Image || is_number(fetch)) {
         return Ok(false);
     }
     let seen: BTreeSet<&str> = found.iter().map(|fetch| fetch.source.as_str()).collect();
@@ -31,7 +33,7 @@ fn accepted(text: &str, given: &Arguments) -> Result<bool, String> {
             if matches!(read, Err(Unread::OfSomeReleases)) {
                 return Err(format!("{builder:?} reads {text:?} in some releases alone"));
             }
-            let unseen = images.iter().find(|(image, _)| !seen.contains(image.as_str()));
+            let unseen = images.iter().find(|taken| !seen.contains(taken.image.as_str()));
             if let Some(image) = unseen {
                 return Err(format!(
                     "{builder:?} takes {image:?} from {text:?} with {given:?}: {seen:?}"
@@ -57,8 +59,8 @@ fn accepted(text: &str, given: &Arguments) -> Result<bool, String> {
 fn other_platform<'a>(
     text: &str,
     (mut platform, given): (Arguments, &Arguments),
-    images: &'a [(String, Option<String>)],
-) -> Option<&'a (String, Option<String>)> {
+    images: &'a [TakenImage],
+) -> Option<&'a TakenImage> {
     let file = Dockerfile::read(text);
     for (name, value) in &mut platform {
         if let Some(given) = given.get(name) {
@@ -69,9 +71,12 @@ fn other_platform<'a>(
     if file.has_heredocs() || file.unknown_image(&platform, given).is_some() {
         return None;
     }
-    let checked = file.images_of_platform(&platform, given).into_iter();
-    let checked: Vec<_> = checked.map(|base| (base.image, base.platform)).collect();
-    images.iter().find(|image| !checked.contains(image))
+    let checked = file.images_of_platform(&platform, given);
+    let is_checked = |taken: &TakenImage| {
+        let mut bases = checked.iter().filter(|base| base.starts_stage());
+        bases.any(|base| base.image == taken.image && base.platform == taken.platform)
+    };
+    images.iter().find(|taken| taken.starts_stage && !is_checked(taken))
 }
 
 /// Beginnings of lines and of words.
@@ -94,7 +99,10 @@ const BEGINNINGS: &[&str] = &[
     "FROM a AS ",
     "FROM scratch AS base\nFROM ",
     "from ",
+    "COPY --from=",
+    "COPY --chown=",
     "RUN ",
+    "RUN --mount=type=bind,from=",
     "# ",
     "\\\n",
     "\n",
@@ -179,6 +187,11 @@ const PLAIN_BEGINNINGS: &[&str] = &[
     "ARG TARGETARCH=b\nFROM --platform=linux/$TARGETARCH ",
     "ARG A=c B=$A\nFROM $B",
     "FROM a\nFROM ",
+    "FROM --platform=linux/arm64 --platform=$A ",
+    "COPY --from=",
+    "FROM a AS base\nFROM b\nCOPY --from=",
+    "FROM a\nFROM b AS base\nRUN --mount=type=cache,target=/c --mount=from=",
+    "FROM a AS base\nFROM a AS base\nFROM b\nCOPY --from=",
 ];
 const PLAIN_PARTS: &[&str] = &[
     "a",
@@ -200,6 +213,9 @@ const PLAIN_PARTS: &[&str] = &[
     "\"\"",
     "\"$A\"",
     "'b'",
+    "0",
+    "1",
+    "Base",
     "base",
     "-",
     "\"",
@@ -255,8 +271,28 @@ fn readers_take_the_images_of_plain_texts() {
         let mut images = Vec::new();
         let read = builder.add_images(text, (&Arguments::new(), &given), &mut images);
         assert!(read.is_ok(), "{builder:?}");
-        let names: Vec<&str> = images.iter().map(|(image, _)| image.as_str()).collect();
+        let names: Vec<&str> = images.iter().map(|taken| taken.image.as_str()).collect();
         assert_eq!(names, ["b/c:1", "a"], "{builder:?}");
     }
     assert_eq!(accepted(text, &given), Ok(true));
+}
+
+#[test]
+fn readers_take_the_sources_of_plain_texts() {
+    let none = Arguments::new();
+    let taken = |text: &str, builder: OtherBuilder| {
+        let mut images = Vec::new();
+        assert!(builder.add_images(text, (&none, &none), &mut images).is_ok(), "{builder:?}");
+        images.into_iter().map(|taken| taken.image).collect::<Vec<_>>()
+    };
+    let text = "FROM a AS b\nFROM c\nCOPY --from=b /x /y\nCOPY --from=0 /x /y\nCOPY --from=d/e /x /y\n\
+                RUN --mount=type=bind,from=f:1,target=/m true\n";
+    for builder in BUILDERS {
+        assert_eq!(taken(text, builder), ["a", "c", "d/e", "f:1"], "{builder:?}");
+    }
+    assert_eq!(accepted(text, &none), Ok(true));
+    let repeated = "FROM a AS b\nFROM c AS b\nCOPY --from=b /x /y\n";
+    assert_eq!(taken(repeated, BUILDKIT), ["a", "c"]);
+    assert_eq!(taken(repeated, BUILDAH), ["a", "c", "b"]);
+    assert_eq!(accepted(repeated, &none), Ok(true), "an image of the name is seen");
 }

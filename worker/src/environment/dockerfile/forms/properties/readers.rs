@@ -1,5 +1,5 @@
-//! Small readers of `FROM` and `ARG` lines, written from the sources of BuildKit, kaniko and buildah, without the
-//! parser of the check.
+//! Small readers of `FROM`, `ARG`, `COPY` and `RUN` lines, written from the sources of BuildKit, kaniko and buildah,
+//! without the parser of the check.
 
 use std::collections::BTreeMap;
 use std::iter::Peekable;
@@ -21,18 +21,26 @@ pub(super) struct OtherBuilder {
     in_order: bool,
     /// An `ARG` changes the arguments of platforms.
     changes_platforms: bool,
-    /// A stage is known in other cases than its own.
+    /// A stage is known in other cases than its own, and the first of several stages of a name.
     ignores_case: bool,
+    /// The last of several flags of a `FROM` counts.
+    takes_last_flag: bool,
 }
 
-pub(super) const BUILDKIT: OtherBuilder =
-    OtherBuilder { sets_all: false, in_order: true, changes_platforms: true, ignores_case: true };
+pub(super) const BUILDKIT: OtherBuilder = OtherBuilder {
+    sets_all: false,
+    in_order: true,
+    changes_platforms: true,
+    ignores_case: true,
+    takes_last_flag: false,
+};
 const KANIKO: OtherBuilder = OtherBuilder { sets_all: true, ..BUILDKIT };
 pub(super) const BUILDAH: OtherBuilder = OtherBuilder {
     sets_all: false,
     in_order: false,
     changes_platforms: false,
     ignores_case: false,
+    takes_last_flag: true,
 };
 
 pub(super) const BUILDERS: [OtherBuilder; 3] = [BUILDKIT, KANIKO, BUILDAH];
@@ -45,41 +53,108 @@ pub(super) enum Unread {
     OfSomeReleases,
 }
 
+/// An image that a builder takes.
+#[derive(Debug)]
+pub(super) struct TakenImage {
+    pub(super) image: String,
+    /// The platform of its stage.
+    pub(super) platform: Option<String>,
+    /// Whether a stage starts from it.
+    pub(super) starts_stage: bool,
+}
+
+impl TakenImage {
+    /// The image of this name, if engines take the name.
+    fn named(image: &str, platform: Option<String>, starts_stage: bool) -> Option<Self> {
+        let is_image = image.parse::<ImageReference>().is_ok() && image != "scratch";
+        is_image.then(|| Self { image: image.to_owned(), platform, starts_stage })
+    }
+}
+
+/// The stages of a text up to a line.
+struct StageNames {
+    /// The names of all stages of the text.
+    names: Vec<Option<String>>,
+    /// Number of those that have begun.
+    begun: usize,
+}
+
+impl StageNames {
+    fn of(lines: &[String]) -> Self {
+        let instructions = lines.iter().filter_map(|line| instruction(line).ok());
+        let stages = instructions.filter(|(name, ..)| name == "FROM");
+        let names = stages.map(|(_, _, rest)| stage_words(&rest)?.1.map(str::to_owned)).collect();
+        Self { names, begun: 0 }
+    }
+
+    /// Whether a builder takes a name for that of a stage before the current one.
+    fn has(&self, name: &str, builder: OtherBuilder) -> bool {
+        let is_same = |own: &Option<String>| match own {
+            Some(own) if builder.ignores_case => own.eq_ignore_ascii_case(name),
+            Some(own) => own == name,
+            None => false,
+        };
+        let number = match builder.ignores_case {
+            true => self.names.iter().position(is_same),
+            false => self.names.iter().rposition(is_same),
+        };
+        number.is_some_and(|number| number + 1 < self.begun)
+    }
+
+    /// The image that a source of files is for a builder; `None` if it is a stage.
+    fn image<'a>(
+        &'a self,
+        source: &'a str,
+        is_copy: bool,
+        builder: OtherBuilder,
+    ) -> Option<&'a str> {
+        let earlier = source.parse::<usize>().ok().filter(|number| number + 1 < self.begun);
+        let name = match earlier.map(|number| self.names[number].as_deref()) {
+            // A number is the name of a stage without one, or stands for the stage or its name in a copy.
+            Some(None) if is_copy || !builder.ignores_case => return None,
+            Some(Some(_)) if is_copy && builder.ignores_case => return None,
+            Some(Some(name)) if is_copy => name,
+            _ => source,
+        };
+        (!self.has(name, builder)).then_some(name)
+    }
+}
+
 impl OtherBuilder {
-    /// Adds the images that it takes from a text, with the platforms of their stages, up to the first line that
-    /// it does not read.
+    /// Adds the images that it takes from a text, up to the first line that it does not read.
     pub(super) fn add_images(
         self,
         text: &str,
         (platform, given): (&Arguments, &Arguments),
-        found: &mut Vec<(String, Option<String>)>,
+        found: &mut Vec<TakenImage>,
     ) -> Result<(), Unread> {
         let mut set = platform.clone();
         let is_set =
             |name: &str| self.sets_all || (self.changes_platforms && platform.contains_key(name));
         let before = given.iter().filter(|(name, _)| is_set(name));
         set.extend(before.map(|(name, value)| (name.clone(), value.clone())));
-        let mut stages = Vec::new();
-        let mut begun = false;
-        for line in joined(text) {
-            let (name, flags, rest) = instruction(&line)?;
+        let lines = joined(text);
+        let mut stages = StageNames::of(&lines);
+        for line in &lines {
+            let (name, flags, rest) = instruction(line)?;
             match name.as_str() {
-                "ARG" if !begun => self.set_arguments(&rest, (platform, given), &mut set)?,
-                "ARG" | "RUN" => {}
+                "ARG" if stages.begun == 0 => {
+                    self.set_arguments(&rest, (platform, given), &mut set)?;
+                }
+                "ARG" => {}
+                "COPY" | "RUN" => {
+                    let is_copy = name == "COPY";
+                    let sources = sources(is_copy, &flags).into_iter();
+                    let images = sources.filter_map(|source| stages.image(source, is_copy, self));
+                    found.extend(images.filter_map(|image| TakenImage::named(image, None, false)));
+                }
                 "FROM" => {
-                    begun = true;
-                    let platform = stage_platform(&flags, &set)?;
-                    let (image, stage) = image(&rest, &set)?;
-                    if image.parse::<ImageReference>().is_ok()
-                        && image != "scratch"
-                        && !stages.contains(&image)
-                    {
-                        found.push((image, platform));
+                    stages.begun += 1;
+                    let platform = self.stage_platform(&flags, &set)?;
+                    let image = image(&rest, &set)?;
+                    if !stages.has(&image, self) {
+                        found.extend(TakenImage::named(&image, platform, true));
                     }
-                    stages.extend(stage.map(|stage| match self.ignores_case {
-                        true => stage.to_ascii_lowercase(),
-                        false => stage,
-                    }));
                 }
                 _ => return Err(Unread::Refused),
             }
@@ -113,28 +188,44 @@ impl OtherBuilder {
         }
         Ok(())
     }
+
+    fn stage_platform(self, flags: &[String], set: &Arguments) -> Result<Option<String>, Unread> {
+        let mut platform = None;
+        for flag in flags {
+            let value = flag.strip_prefix("--platform=").ok_or(Unread::Refused)?;
+            platform = Some(expanded(value, set)?);
+        }
+        let is_second = flags.len() > 1 && !self.takes_last_flag;
+        if is_second || platform.as_deref() == Some("") {
+            return Err(Unread::Refused);
+        }
+        Ok(platform)
+    }
 }
 
-fn stage_platform(flags: &[String], set: &Arguments) -> Result<Option<String>, Unread> {
-    let mut platform = None;
-    for flag in flags {
-        let value = flag.strip_prefix("--platform=").ok_or(Unread::Refused)?;
-        platform = Some(expanded(value, set)?);
+/// The sources of files in flags.
+fn sources(is_copy: bool, flags: &[String]) -> Vec<&str> {
+    if is_copy {
+        return flags.iter().filter_map(|flag| flag.strip_prefix("--from=")).collect();
     }
-    if flags.len() > 1 || platform.as_deref() == Some("") {
-        return Err(Unread::Refused);
-    }
-    Ok(platform)
+    let mounts = flags.iter().filter_map(|flag| flag.strip_prefix("--mount="));
+    let options = mounts.flat_map(|mount| mount.split(',')).filter_map(|one| one.split_once('='));
+    options.filter(|(key, _)| key.eq_ignore_ascii_case("from")).map(|(_, source)| source).collect()
 }
 
-/// The image and the name of a stage.
-fn image(rest: &str, set: &Arguments) -> Result<(String, Option<String>), Unread> {
+/// The image and the name of a stage, as written.
+fn stage_words(rest: &str) -> Option<(&str, Option<&str>)> {
     let words = rest.split([' ', '\t', '\r', '\u{b}', '\u{c}']).filter(|word| !word.is_empty());
-    let (image, stage) = match words.collect::<Vec<_>>().as_slice() {
-        [image] => (*image, None),
-        [image, word, stage] if word.eq_ignore_ascii_case("as") => (*image, Some(*stage)),
-        _ => return Err(Unread::Refused),
-    };
+    match words.collect::<Vec<_>>().as_slice() {
+        [image] => Some((*image, None)),
+        [image, word, stage] if word.eq_ignore_ascii_case("as") => Some((*image, Some(*stage))),
+        _ => None,
+    }
+}
+
+/// The image of a stage.
+fn image(rest: &str, set: &Arguments) -> Result<String, Unread> {
+    let (image, stage) = stage_words(rest).ok_or(Unread::Refused)?;
     let is_part = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let is_name = |stage: &str| {
         stage.starts_with(|c: char| c.is_ascii_alphabetic()) && stage.chars().all(is_part)
@@ -142,7 +233,7 @@ fn image(rest: &str, set: &Arguments) -> Result<(String, Option<String>), Unread
     if !stage.is_none_or(is_name) {
         return Err(Unread::Refused);
     }
-    Ok((expanded(image, set)?, stage.map(str::to_owned)))
+    expanded(image, set)
 }
 
 /// The lines of a text with those that continue them. A line ends in one backslash and blanks, not in two.
@@ -169,6 +260,10 @@ fn instruction(line: &str) -> Result<(String, Vec<String>, String), Unread> {
     let line = line.trim();
     let end = line.find([' ', '\t', '\r', '\u{b}', '\u{c}']).unwrap_or(line.len());
     let (name, rest) = line.split_at(end);
+    let name = name.to_ascii_uppercase();
+    if !["ARG", "COPY", "FROM", "RUN"].contains(&name.as_str()) {
+        return Err(Unread::Refused);
+    }
     let is_blank = |byte: u8| matches!(byte, b'\t'..=b'\r' | b' ' | 0x85 | 0xa0);
     let bytes = rest.as_bytes();
     let (mut flags, mut at) = (Vec::new(), 0);
@@ -179,7 +274,7 @@ fn instruction(line: &str) -> Result<(String, Vec<String>, String), Unread> {
         if !bytes[at..].starts_with(b"--") {
             let rest =
                 String::from_utf8(bytes[at..].to_vec()).map_err(|_| Unread::OfSomeReleases)?;
-            return Ok((name.to_ascii_uppercase(), flags, rest.trim().to_owned()));
+            return Ok((name, flags, rest.trim().to_owned()));
         }
         let (mut flag, mut quote) = (Vec::new(), None);
         while at < bytes.len() && (quote.is_some() || !is_blank(bytes[at])) {
