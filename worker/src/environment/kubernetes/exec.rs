@@ -20,9 +20,6 @@ use crate::environment::{
 /// Exit code of a command that ended with its container, or by a kill that also ended its runner.
 const KILLED: i32 = 137;
 
-/// Words for output that cannot arrive any more.
-const LOST: &str = "was lost before it arrived";
-
 /// A command on its way.
 struct RunningCommand<'a> {
     pod: &'a KubePod,
@@ -58,8 +55,32 @@ enum EndFrame {
     Failed(String),
     /// No attempt has started it.
     NotStarted,
-    /// Output that has not arrived was removed, or its reader ended.
-    OutputLost,
+    /// Output that has not arrived is lost, for this reason.
+    OutputLost(LostOutput),
+}
+
+/// Why output cannot arrive any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LostOutput {
+    /// It was read so long ago that it was removed.
+    Removed,
+    /// No process could be started that reads it.
+    NoReader,
+    /// The process that reads it ended before the command.
+    ReaderEnded,
+    /// Its end has no mark: the command's runner could not write it.
+    NoMark,
+}
+
+impl LostOutput {
+    fn words(self) -> &'static str {
+        match self {
+            Self::Removed => "was lost: it was removed before it arrived",
+            Self::NoReader => "was lost: no process can be started to read it",
+            Self::ReaderEnded => "was lost: the process that reads it was ended",
+            Self::NoMark => "was lost before it arrived: its end is missing",
+        }
+    }
 }
 
 /// How the runner of a command ended.
@@ -210,7 +231,7 @@ impl RunningCommand<'_> {
                 Err(Failure::new(FailureKind::NotStarted, text))
             }
             Some(EndFrame::NotStarted) | None => Ok(None),
-            Some(EndFrame::OutputLost) => Err(self.output_failure(LOST)),
+            Some(EndFrame::OutputLost(why)) => Err(self.output_failure(why.words())),
         }
     }
 
@@ -237,7 +258,9 @@ impl RunningCommand<'_> {
                 self.err.finish(|bytes| self.output.write(OutputStream::Stderr, bytes));
                 Ok(Some(CommandExit { code }))
             }
-            Some(lengths) if lengths == received => Err(self.output_failure(LOST)),
+            Some(lengths) if lengths == received => {
+                Err(self.output_failure(LostOutput::NoMark.words()))
+            }
             _ => Ok(None),
         }
     }
@@ -277,7 +300,11 @@ fn parse_end(text: &str) -> Option<EndFrame> {
     let (kind, rest) = text.split_once(' ').unwrap_or((text, ""));
     match kind {
         "n" => Some(EndFrame::NotStarted),
-        "l" => Some(EndFrame::OutputLost),
+        "l" => Some(EndFrame::OutputLost(match rest {
+            "removed" => LostOutput::Removed,
+            "fork" => LostOutput::NoReader,
+            _ => LostOutput::ReaderEnded,
+        })),
         "f" => Some(EndFrame::Failed(rest.to_owned())),
         "c" | "e" => {
             let mut fields = rest.split(' ');
@@ -305,7 +332,10 @@ mod tests {
         assert_eq!(parse_end("c 3 1"), ended(RunnerExit::Code(3), None));
         assert_eq!(parse_end("f user"), Some(EndFrame::Failed("user".to_owned())));
         assert_eq!(parse_end("n"), Some(EndFrame::NotStarted));
-        assert_eq!(parse_end("l"), Some(EndFrame::OutputLost));
+        let lost = |why| Some(EndFrame::OutputLost(why));
+        assert_eq!(parse_end("l removed"), lost(LostOutput::Removed));
+        assert_eq!(parse_end("l fork"), lost(LostOutput::NoReader));
+        assert_eq!(parse_end("l ended"), lost(LostOutput::ReaderEnded));
         for other in ["e", "e x 1 2 3", "e 1 2", "c 1", "q", ""] {
             assert_eq!(parse_end(other), None, "{other}");
         }

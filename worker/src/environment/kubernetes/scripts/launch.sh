@@ -77,7 +77,7 @@ read -r pid start <"$d/pid"
 for f in "$out $d/out" "$err $d/err"; do
   h=0
   [ -f "${f#* }.hole" ] && read -r h <"${f#* }.hole"
-  [ "${f%% *}" -ge "$h" ] || finish l
+  [ "${f%% *}" -ge "$h" ] || finish "l removed"
 done
 exec 3<"$d/out" 4<"$d/err"
 skip() {
@@ -127,7 +127,9 @@ n=0 beat=0 dead=0 looks=0 max=3000 o=0 e=0 end= last=
 while :; do
   # Looked at before the output, so that all output of an ended command is copied.
   why= lost=
-  [ ! -s "$d/oz" ] && [ ! -s "$d/ez" ] || lost=yes
+  for i in o e; do
+    [ -s "$d/${i}z" ] && read -r lost <"$d/${i}z"
+  done
   [ -s "$d/fail" ] && read -r why <"$d/fail"
   [ $dead -gt 1 ] && end=k
   [ -s "$d/code" ] && read -r end <"$d/code"
@@ -167,7 +169,7 @@ while :; do
     continue
   fi
   # The runner holds the pipes open, so that their readers cannot have ended before it.
-  [ "$lost" ] && finish l
+  [ "$lost" ] && finish "l $lost"
   if [ "$o $e" != "$last" ]; then
     last="$o $e"
     [ $n -gt 15 ] && n=15

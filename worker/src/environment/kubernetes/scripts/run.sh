@@ -73,11 +73,12 @@ relay() {
   {
     # Not before the pipe is open here, too: a pipe that no process has open is emptied.
     exec 6<&- 7<&-
-    trap "echo >'$d/$1z'" EXIT
+    trap "echo fork >'$d/$1z'" EXIT
     cat <&3 >>"$d/$2" &
+    trap "echo ended >'$d/$1z'" EXIT
     echo $! >"$d/$1c"
     wait $!
-    echo >"$d/$1z"
+    echo ended >"$d/$1z"
     exec cat <&3 >/dev/null
   } 3<"$d/$1" 2>/dev/null
 }

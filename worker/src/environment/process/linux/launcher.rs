@@ -51,6 +51,9 @@ impl Launcher {
         let mut command = Command::new(program);
         command.args(words).arg("outer").arg(directory).arg(network).env_clear();
         command.stdin(Stdio::from(control)).stdout(Stdio::null());
+        // From its first moment no signal of the worker's terminal reaches it, such as that of Ctrl-C:
+        // the worker ends it.
+        command.process_group(0);
         let directory = directory.to_owned();
         let mut child = supervise::blocking(move || spawn(command, &directory)).await?;
         let (sender, ended) = watch::channel(false);
@@ -120,5 +123,27 @@ pub(super) fn kill_recorded(directory: &Path) {
         && let Err(error) = pidfd_send_signal(&handle, Signal::KILL)
     {
         tracing::debug!(%error, pid, "the supervisor of a sandbox ended by itself");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::environment::process::linux::control;
+
+    #[tokio::test]
+    async fn supervisor_leads_group_of_its_own() {
+        let directory = tempfile::tempdir().expect("made");
+        let script = "read -r stat </proc/$$/stat; echo \"$stat\" >\"$1/stat\"";
+        let helper = ["/bin/sh", "-c", script].map(OsString::from);
+        let (_ours, theirs) = control::sockets().expect("opened");
+        let launcher =
+            Launcher::start(&helper, directory.path(), ProcessNetwork::Host, theirs).await;
+        launcher.expect("started").end().await.expect("ended");
+
+        let stat = std::fs::read_to_string(directory.path().join("stat")).expect("written");
+        let pid = stat.split(' ').next().expect("a field");
+        let (_, fields) = stat.rsplit_once(") ").expect("the name in parentheses");
+        assert_eq!(fields.split(' ').nth(2), Some(pid), "{stat}");
     }
 }

@@ -35,6 +35,8 @@ const KILL_RETRY_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 
 pub(super) fn main(helper: &[OsString]) -> Result<ExitCode, SetupStepError> {
     let kill = Some(rustix::process::Signal::KILL);
     rustix::process::set_parent_process_death_signal(kill).step("follow the parent")?;
+    // No process of the sandbox has the worker's terminal.
+    rustix::process::setsid().step("leave the session of the worker")?;
     rustix::thread::set_no_new_privs(true).step("forbid new privileges")?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let control = rustix::io::fcntl_dupfd_cloexec(std::io::stdin().as_fd(), 3);

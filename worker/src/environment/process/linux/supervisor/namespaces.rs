@@ -20,8 +20,6 @@ pub(super) fn main(
     own_network: bool,
 ) -> Result<ExitCode, SetupStepError> {
     close_inherited();
-    // Detaches from signals of the worker's terminal. Already leading a group is not an error.
-    let _session = rustix::process::setsid();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(environment, flags, Mode::empty());
     let directory = directory.step("open the directory of the sandbox")?;
