@@ -75,9 +75,10 @@ pub fn build_fetches(text: &str, build_args: &BTreeMap<String, String>) -> Vec<B
     let mut found = fetches_of(&file, text, build_args);
     let mut unclear = forms::unclear_text(text);
     unclear.extend(forms::unclear_places(&file));
-    unclear.extend(found.iter().filter(|fetch| lacks_heredocs(fetch)).filter_map(|frontend| {
+    let frontends = found.iter().filter(|fetch| fetch.kind == BuildFetchKind::Frontend);
+    unclear.extend(frontends.filter(|fetch| lacks_heredocs(&fetch.source)).filter_map(|fetch| {
         let heredoc = file.instructions.iter().find(|one| one.heredocs > 0)?;
-        Some(forms::heredoc_of_old_frontend(heredoc, &frontend.source))
+        Some(forms::heredoc_of_old_frontend(heredoc, &fetch.source))
     }));
     let images = found.iter().filter(|fetch| fetch.kind == BuildFetchKind::Image);
     unclear.extend(images.filter_map(|image| forms::unclear_name(image.line, &image.source)));
@@ -99,15 +100,15 @@ pub fn build_fetches(text: &str, build_args: &BTreeMap<String, String>) -> Vec<B
     found.into_iter().collect()
 }
 
-/// Whether a fetch is a frontend of Docker's before here-documents. The labs had them one release earlier.
-fn lacks_heredocs(fetch: &BuildFetch) -> bool {
-    let name = fetch.source.strip_prefix("docker.io/").unwrap_or(&fetch.source);
+/// Whether a frontend is a release of Docker's before here-documents. The labs had them one release earlier.
+pub fn lacks_heredocs(frontend: &str) -> bool {
+    let name = frontend.split_once('@').map_or(frontend, |(name, _)| name);
+    let name = name.strip_prefix("docker.io/").unwrap_or(name);
     let Some(tag) = name.strip_prefix("docker/dockerfile:") else { return false };
     let (release, kind) = tag.split_once('-').unwrap_or((tag, ""));
     let first = if kind == "labs" { 3 } else { 4 };
     let minor = release.strip_prefix("1.").and_then(|rest| rest.split('.').next());
-    let is_before = |minor: &str| minor.parse::<u32>().is_ok_and(|minor| minor < first);
-    fetch.kind == BuildFetchKind::Frontend && minor.is_some_and(is_before)
+    minor.is_some_and(|minor| minor.parse::<u32>().is_ok_and(|minor| minor < first))
 }
 
 /// Whether some builder gives a Dockerfile at this path to a preprocessor, which makes another text of it.
