@@ -19,6 +19,20 @@ const DEFAULT_REGISTRIES: [&str; 3] = ["docker.io", "index.docker.io", "registry
 /// Namespace of the images that this program makes in an engine.
 const OWN_NAMESPACE: &str = "rollout";
 
+/// Names before a colon with which some builders take an image from a store or from a file, not from a registry.
+const TRANSPORTS: [&str; 10] = [
+    "atomic",
+    "containers-storage",
+    "dir",
+    "docker-archive",
+    "docker-daemon",
+    "oci",
+    "oci-archive",
+    "ostree",
+    "sif",
+    "tarball",
+];
+
 /// Port of registries that name none.
 const DEFAULT_PORT: u16 = 443;
 
@@ -143,6 +157,9 @@ impl ImageAccess {
         if hosts.lists(host, port) {
             return None;
         }
+        if TRANSPORTS.contains(&host) {
+            return refused("which is a store or a file for some builders");
+        }
         let name = match hosts.check_host(host, port) {
             Ok(HostTarget::Address(_)) => return None,
             Ok(HostTarget::Name(name)) => name,
@@ -175,7 +192,8 @@ impl ImageAccess {
             _ if *self == Self::Everything => return None,
             BuildFetchKind::Image => {
                 // Arguments without a value are empty in the name: it may be no whole reference.
-                let refusal = match image_reference::leaves_its_place(source) {
+                let is_none = image_reference::leaves_its_place(source) || source.contains("://");
+                let refusal = match is_none {
                     true => {
                         ImageRefusal::new(format!("the image `{source}`, which is no reference"))
                     }
@@ -253,6 +271,9 @@ fn refusal_of_local(reference: &str) -> Option<String> {
         _ => reference,
     };
     let (first, _) = path.split_once('/').unwrap_or((path, ""));
+    if reference.split_once(':').is_some_and(|(before, _)| TRANSPORTS.contains(&before)) {
+        return Some(format!("the image `{reference}`, which some builders take from no registry"));
+    }
     if first.contains('$') {
         return Some(format!("the image `{reference}`, whose name depends on a variable"));
     }
@@ -346,6 +367,9 @@ mod tests {
             "sha256:0123456789abcdef",
             "0123456789ab",
             "ada",
+            "containers-storage:ada",
+            "docker-daemon:a:1",
+            "oci-archive:x",
             "docker.io/${X}",
             "docker.io/ro${E}llout/x",
             "index.docker.io/$X:1",
@@ -353,9 +377,15 @@ mod tests {
             assert!(refusal(&access, image).is_some(), "{image}");
             assert_eq!(refusal(&ImageAccess::Everything, image), None, "{image}");
         }
-        for image in
-            ["rollout", "rollouts/task", "a/rollout", "ada:1", "library/a:$V", "8.8.8.8/rollout/x"]
-        {
+        for image in [
+            "rollout",
+            "rollouts/task",
+            "a/rollout",
+            "ada:1",
+            "docker:dind",
+            "library/a:$V",
+            "8.8.8.8/rollout/x",
+        ] {
             assert_eq!(refusal(&access, image), None, "{image}");
         }
     }
@@ -369,6 +399,21 @@ mod tests {
         assert_eq!(refused, Some((text, false)));
         let public = |_name: &str| Ok(vec![IpAddr::from(Ipv4Addr::new(8, 8, 8, 8))]);
         assert_eq!(access.refusal("h.example/x", public), None);
+    }
+
+    #[test]
+    fn image_of_a_store_is_refused_although_its_name_is_that_of_a_public_registry() {
+        let access = ImageAccess::default();
+        let public = |_name: &str| Ok(vec![IpAddr::from(Ipv4Addr::new(8, 8, 8, 8))]);
+        for image in ["oci:80/x", "containers-storage:443/a/b", "docker-daemon:80/x"] {
+            assert!(access.refusal(image, public).is_some(), "{image}");
+        }
+        for image in ["containers-storage:443/a/b", "docker://10.0.0.5/x", "https://h.example/x"] {
+            let text = format!("FROM debian\nCOPY --from={image} /a /b\n");
+            let found = build_fetches(&text, &std::collections::BTreeMap::new());
+            let refused = |fetch: &BuildFetch| access.build_refusal(fetch, public).is_some();
+            assert!(found.iter().any(refused), "{image}: {found:?}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use rollout_worker::confined::ConfinedDir;
 use rollout_worker::environment::compose_limits;
 use rollout_worker::environment::compose_place::ComposePlace;
 use rollout_worker::environment::descriptor;
-use rollout_worker::environment::dockerfile::{FRONTEND_ARGUMENT, build_fetches};
+use rollout_worker::environment::dockerfile::{FRONTEND_ARGUMENT, build_fetches, is_preprocessed};
 use rollout_worker::environment::image_access::ImageAccess;
 use rollout_worker::environment::registry_lookups::RegistryLookups;
 
@@ -205,6 +205,11 @@ impl TaskImages<'_> {
         }
         if !self.begins(path, args) {
             return;
+        }
+        if is_preprocessed(path) {
+            let expected = "a Dockerfile whose name does not end in `.in`";
+            let found = "a Dockerfile that some builders preprocess";
+            return self.refuse_for((path, "", None), found, expected);
         }
         let Some(text) = read_task_text(self.dir, path, self.problems) else { return };
         for fetch in build_fetches(&text, args) {

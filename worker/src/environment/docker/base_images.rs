@@ -186,10 +186,15 @@ fn check_name(base: &BaseImage) -> Result<(), Failure> {
     })
 }
 
+/// The text of a build's Dockerfile, if it can be read. Blocks.
+pub(super) fn text(build: &BuildSpec) -> Option<String> {
+    let text = std::fs::read(build.context.join(&build.dockerfile)).ok()?;
+    Some(String::from_utf8_lossy(&text).into_owned())
+}
+
 /// The Dockerfile of a build, if it can be read. Blocks.
 pub(super) fn dockerfile(build: &BuildSpec) -> Option<Dockerfile> {
-    let text = std::fs::read(build.context.join(&build.dockerfile)).ok()?;
-    Some(Dockerfile::read(&String::from_utf8_lossy(&text)))
+    text(build).map(|text| Dockerfile::read(&text))
 }
 
 /// The base images of a build. A Dockerfile that cannot be read has none. Blocks.

@@ -2,13 +2,17 @@
 //! the engine's host: a builder runs them, and fetches what they name from there.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use bollard::models::ImageInspect;
 use rollout_protocol::spec::environment::ProviderSpec;
 
 use super::base_images::{self, ResolvedBase};
+use super::base_platform;
 use super::build::BuildSpec;
-use crate::environment::dockerfile::{BaseImage, BuildFetchKind, Dockerfile, build_fetches};
+use crate::environment::dockerfile::{
+    BaseImage, BuildFetchKind, Dockerfile, build_fetches, is_preprocessed,
+};
 use crate::environment::image_access::ImageAccess;
 use crate::environment::{Failure, FailureKind};
 
@@ -31,34 +35,6 @@ pub(super) fn access(settings: &ProviderSpec) -> ImageAccess {
     }
 }
 
-/// The base images of a build, also those whose name has arguments of platforms. Blocks.
-pub(super) fn images(build: &BuildSpec) -> Vec<BaseImage> {
-    let file = base_images::dockerfile(build);
-    file.map(|file| file.images_of_platform(&arguments(build))).unwrap_or_default()
-}
-
-/// The build arguments, with those that every build has.
-fn arguments(build: &BuildSpec) -> BTreeMap<String, String> {
-    let arch = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
-    let own = format!("linux/{arch}");
-    let target = build.platform.as_deref().unwrap_or(&own);
-    let mut arguments = BTreeMap::new();
-    for (kind, platform) in [("BUILD", own.as_str()), ("TARGET", target)] {
-        let mut parts = platform.splitn(3, '/');
-        arguments.insert(format!("{kind}PLATFORM"), platform.to_owned());
-        for name in ["OS", "ARCH", "VARIANT"] {
-            let part = parts.next().unwrap_or_default();
-            arguments.insert(format!("{kind}{name}"), part.to_owned());
-        }
-    }
-    arguments.extend(build.args.clone());
-    arguments
-}
-
 /// The images that the stages of a build start from. A Dockerfile that cannot be read has none: its
 /// build fails. Blocks.
 ///
@@ -66,11 +42,12 @@ fn arguments(build: &BuildSpec) -> BTreeMap<String, String> {
 /// An image cannot be told before the build, or no registry resolves it.
 pub(super) fn bases(build: &BuildSpec) -> Result<Vec<CheckedBase>, Failure> {
     let Some(file) = base_images::dockerfile(build) else { return Ok(Vec::new()) };
-    let arguments = arguments(build);
-    if let Some(unknown) = file.unknown_image(&arguments) {
+    let platform = base_platform::arguments(build);
+    if let Some(unknown) = file.unknown_image(&platform, &build.args) {
         return Err(untold(&unknown));
     }
-    let bases = file.images_of_platform(&arguments).into_iter().filter(BaseImage::starts_stage);
+    let bases = file.images_of_platform(&platform, &build.args).into_iter();
+    let bases = bases.filter(BaseImage::starts_stage);
     bases.map(|base| checked(base, build)).collect()
 }
 
@@ -109,6 +86,14 @@ pub(super) fn check_sent(build: &BuildSpec, text: &str) -> Result<(), Failure> {
     if !build.is_guarded() {
         return Ok(());
     }
+    if is_preprocessed(Path::new(&build.dockerfile)) {
+        let message = format!(
+            "the Dockerfile `{}` of {}, which some builders preprocess: the server of this run does not \
+             allow it",
+            build.dockerfile, build.tag
+        );
+        return Err(Failure::new(FailureKind::Refused, message));
+    }
     let found = build_fetches(text, &build.args).into_iter();
     for fetch in found.filter(|fetch| fetch.kind != BuildFetchKind::Image) {
         // Only images need the addresses of a name.
@@ -123,9 +108,9 @@ pub(super) fn check_sent(build: &BuildSpec, text: &str) -> Result<(), Failure> {
     if build.is_local {
         return Ok(());
     }
-    let arguments = arguments(build);
+    let platform = base_platform::arguments(build);
     let file = Dockerfile::read(text);
-    if let Some(unknown) = file.unknown_image(&arguments) {
+    if let Some(unknown) = file.unknown_image(&platform, &build.args) {
         return Err(untold(&unknown));
     }
     let is_local = |base: &BaseImage| {
@@ -133,7 +118,8 @@ pub(super) fn check_sent(build: &BuildSpec, text: &str) -> Result<(), Failure> {
             own.image == base.image && matches!(known, Some(ResolvedBase::Local(_)))
         })
     };
-    let bases = file.images_of_platform(&arguments).into_iter().filter(BaseImage::starts_stage);
+    let bases = file.images_of_platform(&platform, &build.args).into_iter();
+    let bases = bases.filter(BaseImage::starts_stage);
     let mut open = bases.filter(|base| !base.has_digest() && !is_local(base));
     open.next().map_or(Ok(()), |base| Err(untold(&base.image)))
 }
@@ -173,8 +159,6 @@ fn may_fetch(trigger: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use bollard::models::ImageConfig;
     use rollout_protocol::digest::Digest;
     use rollout_protocol::spec::environment::DockerSettings;
@@ -223,7 +207,8 @@ mod tests {
         let mut build = build(dir.path(), text);
         let missing = bases(&build).expect_err("not resolved");
         assert_eq!(missing.kind, FailureKind::Unreachable);
-        build.base_images = images(&build)
+        let images = base_platform::images(&build).expect("usual names");
+        build.base_images = images
             .into_iter()
             .map(|base| {
                 let known = match base.image.as_str() {
@@ -267,6 +252,8 @@ mod tests {
         }
         let text = format!("# syntax=a/b\n{base}");
         assert!(check_sent(&guarded, &text).is_err());
+        let preprocessed = BuildSpec { dockerfile: "D.in".to_owned(), ..guarded.clone() };
+        assert!(check_sent(&preprocessed, base).is_err() && check_sent(&guarded, base).is_ok());
         let plain = format!("{base}USER app\nCOPY a /b\nRUN [\"sh\", \"-c\", \"cat <<E\"]\n");
         assert!(check_sent(&guarded, &plain).is_ok() && check_sent(&local, &plain).is_ok());
     }
@@ -278,8 +265,11 @@ mod tests {
             "ARG B\nFROM $B\n",
             "ARG B\nFROM a/b$B@sha256:00\n",
             "ARG B\nFROM --platform=$B a/b@sha256:00\n",
+            "FROM --platform=linux/${A:-arm64} a/b@sha256:00\n",
         ] {
-            let failure = bases(&build(dir.path(), text)).expect_err(text);
+            let args = [("A".to_owned(), "amd64".to_owned())].into();
+            let build = BuildSpec { args, ..build(dir.path(), text) };
+            let failure = bases(&build).expect_err(text);
             assert_eq!(failure.kind, FailureKind::Refused, "{text}");
         }
         let settings = |guards_builds| {

@@ -12,6 +12,7 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::record::ImageBuild;
 
 use super::base_images::{self, BaseImageResolver};
+use super::base_platform;
 use super::base_triggers;
 use super::build::{self, BuildSpec, FrontendSelector};
 use super::client::DockerClient;
@@ -142,11 +143,7 @@ impl ImageManager {
         build.recipe = recipe(&build, self.frontends.named());
         if !build.is_local {
             let read = build.clone();
-            let images = supervise::blocking(move || match read.is_guarded() {
-                true => base_triggers::images(&read),
-                false => base_images::images(&read),
-            });
-            let images = images.await;
+            let images = supervise::blocking(move || base_platform::images(&read)).await?;
             build.base_images = self.bases.resolve(request.labels.run, images).await?;
         }
         build.tag = tag(&build);

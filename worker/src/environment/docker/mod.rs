@@ -4,7 +4,8 @@
 //!   `config_file`: proxies of the user's containers.
 //! * `image`, `lock`, `build`: images, each pulled or built once per host, by
 //!   BuildKit where the engine has it.
-//! * `base_images`: the base images of builds, by digest; `base_triggers`: a check of their triggers.
+//! * `base_images`: the base images of builds, by digest; `base_platform`: those of a
+//!   platform; `base_triggers`: a check of their triggers.
 //! * `create`, `container`: a container from its creation to its removal; `image_health`: the healthcheck
 //!   of its image.
 //! * `copy`: files in and out, without running anything in the container.
@@ -21,6 +22,7 @@
 //! namespaces.
 
 mod base_images;
+mod base_platform;
 mod base_triggers;
 mod build;
 mod client;

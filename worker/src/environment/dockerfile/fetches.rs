@@ -1,6 +1,7 @@
 //! Images, frontends and addresses that an engine fetches for a build of a Dockerfile.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -74,6 +75,11 @@ pub fn build_fetches(text: &str, build_args: &BTreeMap<String, String>) -> Vec<B
     let mut found = fetches_of(&file, text, build_args);
     let mut unclear = forms::unclear_text(text);
     unclear.extend(forms::unclear_places(&file));
+    let frontends = found.iter().filter(|fetch| fetch.kind == BuildFetchKind::Frontend);
+    unclear.extend(frontends.filter(|fetch| lacks_heredocs(&fetch.source)).filter_map(|fetch| {
+        let heredoc = file.instructions.iter().find(|one| one.heredocs > 0)?;
+        Some(forms::heredoc_of_old_frontend(heredoc, &fetch.source))
+    }));
     let images = found.iter().filter(|fetch| fetch.kind == BuildFetchKind::Image);
     unclear.extend(images.filter_map(|image| forms::unclear_name(image.line, &image.source)));
     add_unclear(&mut found, unclear);
@@ -92,6 +98,22 @@ pub fn build_fetches(text: &str, build_args: &BTreeMap<String, String>) -> Vec<B
         add_unclear(&mut found, forms::unclear_lines(&file));
     }
     found.into_iter().collect()
+}
+
+/// Whether a frontend is a release of Docker's before here-documents. The labs had them one release earlier.
+pub fn lacks_heredocs(frontend: &str) -> bool {
+    let name = frontend.split_once('@').map_or(frontend, |(name, _)| name);
+    let name = name.strip_prefix("docker.io/").unwrap_or(name);
+    let Some(tag) = name.strip_prefix("docker/dockerfile:") else { return false };
+    let (release, kind) = tag.split_once('-').unwrap_or((tag, ""));
+    let first = if kind == "labs" { 3 } else { 4 };
+    let minor = release.strip_prefix("1.").and_then(|rest| rest.split('.').next());
+    minor.is_some_and(|minor| minor.parse::<u32>().is_ok_and(|minor| minor < first))
+}
+
+/// Whether some builder gives a Dockerfile at this path to a preprocessor, which makes another text of it.
+pub fn is_preprocessed(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().ends_with(b".in")
 }
 
 /// Whether an instruction is a `FROM` whose image no builder takes, however it removes quotes. Some builders
@@ -150,8 +172,8 @@ fn fetches_of(
     found
 }
 
-/// The images that some builder takes. Builders differ in the platform arguments that they set, in whether
-/// an `ARG` changes these, and in whether a build argument that no `ARG` names is set.
+/// The images that some builder takes. Builders differ in the platform arguments that they set, and in whether
+/// a build argument that no `ARG` names is set.
 fn images_of_builders(
     file: &Dockerfile,
     build_args: &BTreeMap<String, String>,
@@ -160,9 +182,8 @@ fn images_of_builders(
     for set in platforms(file, build_args) {
         let mut all = set.clone();
         all.extend(build_args.clone());
-        ways.insert((set.clone(), build_args.clone()));
-        ways.insert((all.clone(), all.clone()));
-        ways.insert((set, all));
+        ways.insert((all.clone(), all));
+        ways.insert((set, build_args.clone()));
     }
     let mut found = BTreeSet::new();
     for (set, given) in &ways {
@@ -177,7 +198,7 @@ fn images_of_builders(
 }
 
 /// The platform arguments, those with a variant also where an instruction may choose by whether they have a
-/// value. Build arguments of the same name replace them.
+/// value. For some builders, build arguments of the same name replace them.
 fn platforms(
     file: &Dockerfile,
     build_args: &BTreeMap<String, String>,
@@ -185,10 +206,11 @@ fn platforms(
     let has_variants = file.instructions.iter().any(|one| one.rest.contains("VARIANT"));
     let variants = [&VARIANTS[..0], &VARIANTS[..1], &VARIANTS[1..], &VARIANTS[..]];
     let used = if has_variants { &variants[..] } else { &variants[..1] };
-    let each = used.iter().map(|variants| {
-        let arguments = PLATFORM_ARGUMENTS.iter().chain(variants.iter());
-        let value =
-            |name: &str, value: &str| build_args.get(name).map_or(value, String::as_str).to_owned();
+    let none = BTreeMap::new();
+    let each = used.iter().flat_map(|variants| [(*variants, build_args), (*variants, &none)]);
+    let each = each.map(|(variants, given)| {
+        let arguments = PLATFORM_ARGUMENTS.iter().chain(variants);
+        let value = |name: &str, own: &str| given.get(name).map_or(own, String::as_str).to_owned();
         arguments.map(|(name, own)| ((*name).to_owned(), value(name, own))).collect()
     });
     each.collect()
@@ -203,12 +225,15 @@ fn images_of(
     let images = file.images_of_builders(set, given).into_iter();
     images.map(|base| {
         let line = base.line;
-        if base.image.is_empty() {
-            let kind = BuildFetchKind::Unclear(UnclearForm::NoImage);
-            let (source, written) = ("FROM".to_owned(), base.written().to_owned());
-            return BuildFetch { line, kind, source, written };
-        }
-        BuildFetch::new(line, BuildFetchKind::Image, base.image)
+        let form = match base.image.is_empty() {
+            true => Some(UnclearForm::NoImage),
+            false => base.may_be_stage().then_some(UnclearForm::UnknownStage),
+        };
+        let Some(form) = form else {
+            return BuildFetch::new(line, BuildFetchKind::Image, base.image);
+        };
+        let (source, written) = ("FROM".to_owned(), base.written().to_owned());
+        BuildFetch { line, kind: BuildFetchKind::Unclear(form), source, written }
     })
 }
 

@@ -119,6 +119,9 @@ fn unclear_part(instruction: &DockerfileInstruction) -> Option<UnclearPart> {
     {
         return Some(part);
     }
+    if let Some(part) = second_flag(instruction) {
+        return Some(part);
+    }
     match name {
         "FROM" => unclear_image(rest).or_else(|| {
             let mut flags = instruction.flags.iter();
@@ -142,6 +145,12 @@ fn unclear_part(instruction: &DockerfileInstruction) -> Option<UnclearPart> {
         // Others fetch nothing and have no here-documents.
         _ => None,
     }
+}
+
+/// A second flag of a `FROM`, which some builders refuse and others take in the place of the first.
+fn second_flag(instruction: &DockerfileInstruction) -> Option<UnclearPart> {
+    let second = instruction.flags.get(1).filter(|_| instruction.name == "FROM")?;
+    Some(UnclearPart::new(UnclearForm::Flag, second))
 }
 
 fn flag_part(flag: &str, unclear: impl Fn(&str) -> Option<UnclearForm>) -> Option<UnclearPart> {
@@ -270,6 +279,14 @@ fn unclear_values(words: &[String], choosing: &mut HashSet<String>) -> Vec<Uncle
     found
 }
 
+/// The place of a here-document that a frontend reads as instructions.
+pub(super) fn heredoc_of_old_frontend(
+    instruction: &DockerfileInstruction,
+    frontend: &str,
+) -> UnclearPlace {
+    UnclearPlace::of(instruction, UnclearPart::new(UnclearForm::OldFrontend, frontend))
+}
+
 /// The place of an image whose name, with its variables replaced, is not plain.
 pub(super) fn unclear_name(line: usize, image: &str) -> Option<UnclearPlace> {
     let UnclearPart { form, written } = UnclearPart::new(UnclearForm::ImageName, image);
@@ -281,7 +298,8 @@ pub(super) fn unclear_name(line: usize, image: &str) -> Option<UnclearPlace> {
 /// like an instruction there.
 pub(super) fn unclear_lines(file: &Dockerfile) -> Vec<UnclearPlace> {
     let each = file.instructions.iter();
-    each.filter_map(|one| Some(UnclearPlace::of(one, unclear_line(one)?))).collect()
+    let unclear = each.filter_map(|one| Some(UnclearPlace::of(one, unclear_line(one)?)));
+    unclear.chain(unclear_arguments(file)).collect()
 }
 
 fn unclear_line(instruction: &DockerfileInstruction) -> Option<UnclearPart> {
@@ -306,10 +324,26 @@ fn unclear_line(instruction: &DockerfileInstruction) -> Option<UnclearPart> {
             _ => unclear_line(&inner),
         };
     }
+    if name == "FROM" {
+        return second_flag(instruction).or_else(|| unclear_variables(&instruction.rest));
+    }
     let is_copy = matches!(name, "ADD" | "COPY");
     let is_list = is_copy && super::may_be_json_list(&instruction.rest);
     is_list.then(|| UnclearPart::new(UnclearForm::List, &instruction.rest))
 }
 
+/// The image of a line that may be one of a script, if it has variables that builders read in different ways.
+fn unclear_variables(rest: &str) -> Option<UnclearPart> {
+    let image = blank_separated(rest).next().filter(|image| image.contains('$'))?;
+    let form = match IMAGE.is_match(image) {
+        false => UnclearForm::BaseImage,
+        true if variables(image).any(is_of_builder) => UnclearForm::BuilderVariable,
+        true => return None,
+    };
+    Some(UnclearPart::new(form, image))
+}
+
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

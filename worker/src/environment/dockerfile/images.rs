@@ -20,6 +20,8 @@ pub struct BaseImage {
     pub image: String,
     /// `--platform` of a stage, with variables replaced.
     pub platform: Option<String>,
+    /// Whether an earlier stage has its name, in any case.
+    names_stage: bool,
     /// The instruction's bytes in the file.
     span: Range<usize>,
     /// The text before the image there, and the image as written.
@@ -63,6 +65,11 @@ impl BaseImage {
         self.before.is_empty()
     }
 
+    /// Whether it is a stage for some builders, and an image for others.
+    pub(super) fn may_be_stage(&self) -> bool {
+        self.starts_stage() && self.names_stage
+    }
+
     /// The image as written, with its variables.
     pub(super) fn written(&self) -> &str {
         &self.written
@@ -90,19 +97,28 @@ impl Dockerfile {
         self.images(set.clone(), given, MissingArguments::Empty, stages)
     }
 
-    /// The images with arguments that are set without an `ARG`, as those of platforms are.
-    pub fn images_of_platform(&self, arguments: &BTreeMap<String, String>) -> Vec<BaseImage> {
+    /// The images with arguments that are set without an `ARG`, as those of platforms are. Images whose
+    /// name or platform needs another argument without a value here are left out.
+    pub fn images_of_platform(
+        &self,
+        platform: &BTreeMap<String, String>,
+        build_args: &BTreeMap<String, String>,
+    ) -> Vec<BaseImage> {
         let stages = BuildStages::new(self, StageRules::Current);
-        self.images(arguments.clone(), arguments, MissingArguments::LeaveOutUnset, stages)
+        self.images(platform.clone(), build_args, MissingArguments::LeaveOutUnset, stages)
     }
 
     /// An image, as written, that these images of a platform lack: its name needs an argument without a
     /// value here.
-    pub fn unknown_image(&self, arguments: &BTreeMap<String, String>) -> Option<String> {
-        let known = self.images_of_platform(arguments);
+    pub fn unknown_image(
+        &self,
+        platform: &BTreeMap<String, String>,
+        build_args: &BTreeMap<String, String>,
+    ) -> Option<String> {
+        let known = self.images_of_platform(platform, build_args);
         let known: HashSet<_> = known.iter().map(|base| (base.line, base.written())).collect();
         let stages = BuildStages::new(self, StageRules::Current);
-        let all = self.images(arguments.clone(), arguments, MissingArguments::Empty, stages);
+        let all = self.images(platform.clone(), build_args, MissingArguments::Empty, stages);
         let unknown = all.iter().find(|base| !known.contains(&(base.line, base.written())));
         unknown.map(|base| base.written.clone())
     }
@@ -175,6 +191,8 @@ struct BuildStages {
     rules: StageRules,
     begun: usize,
     names: HashSet<String>,
+    /// The names of all stages so far in lower case.
+    folded: HashSet<String>,
     /// The name of the last stage, which only the stages after it take for one.
     last: Option<String>,
     /// The numbers of the stages whose name another stage of the Dockerfile has, or may have, too.
@@ -188,7 +206,7 @@ impl BuildStages {
             StageRules::Current => HashSet::new(),
             StageRules::Common => repeated_stages(file),
         };
-        Self { rules, begun: 0, names, last: None, repeated }
+        Self { rules, begun: 0, names, folded: HashSet::new(), last: None, repeated }
     }
 
     /// Begins a stage. It has no name yet: its image may have the same one.
@@ -199,6 +217,7 @@ impl BuildStages {
 
     /// Names the stage that has begun.
     fn name(&mut self, name: Option<&str>) {
+        self.folded.extend(name.map(str::to_ascii_lowercase));
         let name = name.map(|name| self.key(name));
         match self.rules {
             StageRules::Current => self.names.extend(name),
@@ -325,6 +344,7 @@ impl ImageReader<'_> {
         };
         (!is_stage).then(|| BaseImage {
             line: instruction.line,
+            names_stage: stages.folded.contains(&image.to_ascii_lowercase()),
             image,
             platform,
             span: instruction.span.clone(),

@@ -108,6 +108,18 @@ fn dockerfile_in_lower_case_is_checked() {
 }
 
 #[test]
+fn dockerfile_that_some_builder_preprocesses_is_refused() {
+    let compose = "services: {db: {build: {context: db, dockerfile: D.in}}}\n";
+    let files = [
+        ("task.toml", "version = '1.0'\n"),
+        ("environment/docker-compose.yaml", compose),
+        ("environment/db/D.in", "FROM debian\n"),
+    ];
+    let expected = ["a Dockerfile that some builders preprocess"];
+    assert_eq!(found(&files, &ImageAccess::default()), expected);
+}
+
+#[test]
 fn dockerfile_through_a_link_out_of_its_context_is_refused() {
     let both = "services: {main: {build: .}, db: {build: b}}\n";
     let of_main = "services: {main: {build: b}}\n";

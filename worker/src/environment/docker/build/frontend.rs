@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::environment::docker::client::DockerClient;
 use crate::environment::docker::image;
-use crate::environment::dockerfile::Dockerfile;
+use crate::environment::dockerfile::{Dockerfile, lacks_heredocs};
 use crate::environment::{Failure, FailureKind};
 
 /// Variable that sets the frontend of Dockerfiles that name none.
@@ -63,8 +63,13 @@ impl FrontendSelector {
         let written = file.syntax.as_ref().map(|(_, image)| image.as_str());
         let wanted = written.into_iter().chain(self.named());
         for image in wanted {
-            match self.missing(client, image).await? {
-                None if written == Some(image) => {
+            let is_written = written == Some(image);
+            let why = match !is_written && is_too_old(file, image) {
+                true => Some("it has no here-documents".to_owned()),
+                false => self.missing(client, image).await?,
+            };
+            match why {
+                None if is_written => {
                     return Ok(FrontendDockerfile { text: text.to_owned(), notes, own: false });
                 }
                 None => {
@@ -112,6 +117,11 @@ impl FrontendSelector {
         missing.retain(|_, (since, _)| since.elapsed() < PULL_RETRY_INTERVAL);
         missing.get(image).map(|(_, why)| why.clone())
     }
+}
+
+/// Whether a frontend reads here-documents of a Dockerfile as instructions.
+fn is_too_old(file: &Dockerfile, frontend: &str) -> bool {
+    file.has_heredocs() && lacks_heredocs(frontend)
 }
 
 /// Whether the engine's own frontend lacks here-documents.
@@ -170,6 +180,20 @@ fn with_syntax(text: &str, file: &Dockerfile, image: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn frontend_of_the_host_without_heredocs_reads_no_dockerfile_with_them() {
+        let plain = Dockerfile::read("FROM a\nRUN b\n");
+        let heredoc = Dockerfile::read("FROM a\nRUN <<CMD\nFROM b\nCMD\n");
+        for (frontend, expected) in [
+            ("docker/dockerfile:1.3", true),
+            ("docker.io/docker/dockerfile:1.2@sha256:00", true),
+            ("docker/dockerfile:1", false),
+        ] {
+            assert_eq!(is_too_old(&heredoc, frontend), expected, "{frontend}");
+            assert!(!is_too_old(&plain, frontend), "{frontend}");
+        }
+    }
 
     #[test]
     fn dockerfile_syntax_line_is_replaced_or_removed() {

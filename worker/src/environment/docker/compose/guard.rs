@@ -19,7 +19,7 @@ use super::render::{self, ServiceImage};
 use super::rules::{entries, literal};
 use crate::confined::ConfinedDir;
 use crate::environment::FailureKind;
-use crate::environment::dockerfile::{FRONTEND_ARGUMENT, build_fetches};
+use crate::environment::dockerfile::{FRONTEND_ARGUMENT, build_fetches, is_preprocessed};
 use crate::environment::image_access::{BuildRefusal, ImageAccess, ImageRefusal};
 use crate::environment::registry_lookups::RegistryLookups;
 use crate::supervise;
@@ -130,6 +130,10 @@ impl ModelGuard<'_> {
     ) -> Result<(), ModelRefusal> {
         if args.contains_key(FRONTEND_ARGUMENT) {
             return Err(ModelRefusal::new(format!("the argument `{FRONTEND_ARGUMENT}`")));
+        }
+        if is_preprocessed(Path::new(dockerfile)) {
+            let text = format!("the Dockerfile `{dockerfile}`, which some builders preprocess");
+            return Err(ModelRefusal::new(text));
         }
         let text = self.dockerfile(context, dockerfile)?;
         for fetch in build_fetches(&text, args) {

@@ -72,12 +72,12 @@ fn stage_whose_name_builders_refuse_is_an_image() {
 #[test]
 fn stage_that_some_builder_does_not_know_is_an_image() {
     for (text, image) in [
-        ("FROM scratch AS Ada\nFROM ada\n", "ada"),
         ("FROM scratch AS Ada\nCOPY --from=ada /a /b\n", "ada"),
         ("FROM scratch AS ada\nRUN --mount=from=ADA,target=/m true\n", "ADA"),
         ("FROM Scratch\n", "Scratch"),
         ("FROM scratch\nCOPY --from=12345 /a /b\n", "12345"),
         ("FROM scratch\nCOPY --from=0 /a /b\n", "0"),
+        ("FROM scratch\nCOPY --from=18446744073709551615 /a /b\n", "18446744073709551615"),
         ("FROM scratch\nFROM scratch\nCOPY --from=00 /a /b\n", "00"),
         ("FROM scratch\nFROM scratch\nRUN --mount=from=0,target=/m true\n", "0"),
         ("FROM scratch AS ab\nCOPY --from=ab / /x\n", "ab"),
@@ -89,6 +89,14 @@ fn stage_that_some_builder_does_not_know_is_an_image() {
         ("FROM \"ab\" AS ab\n", "ab"),
     ] {
         assert_eq!(fetches(text), [(Image, image.to_owned())], "{text}");
+    }
+    for base in [
+        "FROM scratch AS Ada\nFROM ada\n",
+        "FROM scratch AS ab\nFROM scratch AS ab\nFROM ab\n",
+        "FROM scratch AS ab\nFROM \"ab\"\nFROM scratch AS ab\n",
+    ] {
+        let unclear = (Unclear(UnclearForm::UnknownStage), "FROM".to_owned());
+        assert_eq!(fetches(base), [unclear], "{base}");
     }
     let earlier =
         "FROM scratch\nFROM scratch\nFROM scratch\nCOPY --from=0 /a /\nCOPY --from=1 /b /\n";
@@ -343,6 +351,24 @@ fn frontends_are_found_in_every_form() {
         assert!(found.contains(&(Frontend, "JSON".to_owned())), "{text}: {found:?}");
     }
     assert_eq!(fetches("FROM a\n# syntax=h/f:1\n").len(), 1);
+}
+
+#[test]
+fn heredoc_for_a_frontend_that_has_none_is_unclear() {
+    let heredoc = "FROM a\nRUN <<CMD\nFROM b\nCMD\n";
+    let old = (Unclear(UnclearForm::OldFrontend), "RUN".to_owned());
+    for tag in ["1.2", "1.2.1", "1.2-labs", "1.3", "1.3.1"] {
+        for begun in ["# syntax=docker/dockerfile", "// syntax=docker.io/docker/dockerfile"] {
+            let found = fetches(&format!("{begun}:{tag}\n{heredoc}"));
+            assert!(found.contains(&old), "{begun}:{tag}: {found:?}");
+        }
+        let found = fetches(&format!("# syntax=docker/dockerfile:{tag}\nFROM a\nRUN b\n"));
+        assert_eq!(found.len(), 2, "{tag}: {found:?}");
+    }
+    for tag in ["", ":1", ":1-labs", ":1.3-labs", ":1.4", ":1.10.0", ":latest"] {
+        let found = fetches(&format!("# syntax=docker/dockerfile{tag}\n{heredoc}"));
+        assert!(!found.contains(&old), "{tag}: {found:?}");
+    }
 }
 
 /// Texts of which one builder takes `\` and another a backtick for the escape character.

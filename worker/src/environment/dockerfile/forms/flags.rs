@@ -75,7 +75,8 @@ pub(super) fn unclear_flag_of_line(instruction: &str, flag: &str) -> Option<Uncl
     if hides_source(flag) {
         return Some(UnclearForm::Flag);
     }
-    if flag.contains(['"', '\'', '\\', '`']) {
+    // A stage has no flags of another program.
+    if instruction == "FROM" || flag.contains(['"', '\'', '\\', '`']) {
         return unclear_flag(instruction, flag);
     }
     if instruction != "RUN" {

@@ -6,6 +6,7 @@ use super::UnclearForm::{
     SameArgument, StageName, Trigger, Word,
 };
 use super::*;
+use crate::environment::dockerfile::parse::LineRules;
 
 /// The lines and forms of a text.
 fn unclear(text: &str) -> Vec<(usize, UnclearForm)> {
@@ -81,6 +82,7 @@ const UNUSUAL: &[(&str, UnclearForm)] = &[
     ("COPY --platform=a b /c", Flag),
     ("ADD --from=a b /c", Flag),
     ("FROM --after=a b", Flag),
+    ("FROM --platform=linux/amd64 --platform=linux/arm64 a", Flag),
     ("FROM --after=\"a\" b", Flag),
     ("FROM a AS b$C", StageName),
     ("FROM a AS \"b\"", StageName),
@@ -168,6 +170,10 @@ fn argument_that_chooses_an_image_is_plain() {
     ] {
         assert_eq!(unclear(text), [(1, expected)], "{text:?}");
     }
+    let script = "ARG A=${HTTP_PROXY:+localhost/}\nFROM b\nRUN <<E\nFROM ${A}c\nE\n";
+    let file = Dockerfile::read_as(script, LineRules::WithoutHeredocs);
+    let places: Vec<_> = unclear_lines(&file).iter().map(|one| (one.line, one.form)).collect();
+    assert_eq!(places, [(1, BuilderVariable)]);
     for text in [
         "ARG A=\"a b\" C='d $e' F=${G#h}\nARG I\nFROM a:$I\n",
         "ARG A=debian T=12 S=\"slim\"\nARG F=${A:-x}:$T\nFROM ${F}-${S} AS b\n",
@@ -219,6 +225,9 @@ fn ordinary_dockerfiles_are_plain() {
          MAINTAINER É <a@b>\n",
         "FROM a AS A-1_b.c\nCOPY --chown=from:from --from=a--from from /from\n",
         "from a as b\ncopy --from=b x /y\nrun true\n",
+        "FROM\ta\r\nRUN\tb \\\r\n\r\n  # c\r\n\t&& d \\ \t\r\n && e\r\nCOPY\t[ \"a\" ,\t\"/b\" ]\r\n",
+        "FROM a\nHEALTHCHECK NONE\nWORKDIR \"$HOME/x y\"\nVOLUME [ \"/a\", \"/b\" ]\nENV A=${A:-\"b c\"} \\\n  \
+         B='d'\nLABEL a=\"b \\\n  c\" d.e=f\nARG C=${D:-e}\nADD a.tar.gz /\nSHELL [ \"bash\" , \"-c\" ]\n",
         "#!/usr/bin/env -S docker build -f\n# escape = \\ \nFROM a\nLABEL a=\u{82}\n",
         "ARG A=b\nFROM \"debian:12\"\nFROM 'debian:12' AS b\nFROM \"$A\":\"${A}\"\n\
          FROM debian:\"$A\"''\nFROM --platform=\"linux/$TARGETARCH\" a\n",
@@ -237,7 +246,7 @@ fn ordinary_dockerfiles_are_plain() {
 }
 
 #[test]
-fn line_of_a_script_is_unclear_only_with_flags_or_a_list() {
+fn line_of_a_script_is_unclear_only_with_flags_variables_or_a_list() {
     let forms = |line: &str| {
         let file = Dockerfile::read(&format!("FROM a\n{line}\n"));
         unclear_lines(&file).into_iter().map(|place| place.form).collect::<Vec<_>>()
@@ -260,11 +269,18 @@ fn line_of_a_script_is_unclear_only_with_flags_or_a_list() {
         ("RUN --network=\"host\" true", Isolation),
         ("onbuild run --security=insecure true", Isolation),
         ("ONBUILD RUN --mount=type=bind,target=$X true", Mount),
+        ("FROM $1localhost/x", BaseImage),
+        ("from ${A-localhost/x}", BaseImage),
+        ("FROM ${HTTPS_PROXY:+localhost/}x", BuilderVariable),
+        ("FROM --platform=${A-b} c", Flag),
+        ("FROM --platform=a --platform=b c", Flag),
     ] {
         assert_eq!(forms(line), [expected], "{line:?}");
     }
     for line in [
         "from a.b import (c,",
+        "FROM $schema.users u",
+        "from ${A:-b} c",
         "ADD COLUMN a TEXT DEFAULT 'é' NOT NULL;",
         "run \"x\" <<y",
         "./run.sh --device cuda",

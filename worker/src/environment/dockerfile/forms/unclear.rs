@@ -29,6 +29,8 @@ pub enum UnclearForm {
     ImageName,
     /// An image without a name.
     NoImage,
+    /// A base image with the name of a stage that some builders do not know by it.
+    UnknownStage,
     /// A variable whose value is not known before the build.
     BuilderVariable,
     /// An `ARG` before the first `FROM`.
@@ -43,9 +45,20 @@ pub enum UnclearForm {
     List,
     /// `<<`.
     HereDocument,
+    /// A here-document for a frontend that has none.
+    OldFrontend,
     /// A trigger of a trigger.
     Trigger,
 }
+
+const FLAGS: &str = "flags of the instruction, as `--NAME=VALUE` of ASCII letters, digits and \
+                     `._/@:+~*?=,%!{}[]-`, with variables as `$NAME` or `${NAME}`; `--from=` and `--mount=` \
+                     without quotes";
+
+const ISOLATION: &str = "`RUN` without `--device` and `--security`, and with `--network=none` or without \
+                         `--network`";
+
+const NEW_FRONTEND: &str = "`# syntax=docker/dockerfile:1`, or no here-document";
 
 const HEREDOCS: &str = "`<<NAME` or `<<-NAME` in `RUN`, `COPY` or `ADD`, with a plain name, in quotes or not, \
                         `<<<`, `<<` in plain quotes, or a script in a file";
@@ -78,20 +91,16 @@ impl UnclearForm {
                 "ASCII, with spaces between instruction, flags and arguments",
             ),
             Self::Flag => (
-                "an unknown flag, or one with escapes, other characters or without a value",
-                "flags of the instruction, as `--NAME=VALUE` of ASCII letters, digits and \
-                 `._/@:+~*?=,%!{}[]-`, with variables as `$NAME` or `${NAME}`; `--from=` and `--mount=` \
-                 without quotes",
+                "an unknown or second flag, or one with escapes, other characters or without a value",
+                FLAGS,
             ),
             Self::Mount => (
                 "a mount with a variable",
                 "`--mount=` without variables: some builders replace them before they look for `from=`",
             ),
-            Self::Isolation => (
-                "a flag that gives a command more than its container has",
-                "`RUN` without `--device` and `--security`, and with `--network=none` or without \
-                 `--network`",
-            ),
+            Self::Isolation => {
+                ("a flag that gives a command more than its container has", ISOLATION)
+            }
             Self::CopySource => (
                 "a source of files that is no plain name",
                 "the name of a stage or an image, without variables: `FROM IMAGE AS NAME`, then `--from=NAME`",
@@ -108,6 +117,10 @@ impl UnclearForm {
                 "an image without a name",
                 "`ARG NAME=VALUE` before the first `FROM`, or a build argument",
             ),
+            Self::UnknownStage => (
+                "a base image with the name of a stage in another case, or of several stages",
+                "the name of one earlier stage, as its `AS` has it",
+            ),
             Self::BuilderVariable => {
                 ("an image that depends on a variable of the builder", "an `ARG` of another name")
             }
@@ -123,6 +136,7 @@ impl UnclearForm {
             Self::Word => ("a source or target that is no plain word", WORDS),
             Self::List => ("a list that is no plain JSON", "a JSON list of texts without escapes"),
             Self::HereDocument => ("`<<` in an unusual form or place", HEREDOCS),
+            Self::OldFrontend => ("a frontend without here-documents", NEW_FRONTEND),
             Self::Trigger => ("a trigger of a trigger", "one `ONBUILD`"),
         }
     }

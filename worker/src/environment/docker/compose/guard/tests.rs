@@ -198,6 +198,7 @@ fn context_and_dockerfile_are_a_directory_and_a_regular_file_of_the_task() {
         ("Dockerfile", "FROM debian\n"),
         ("sub/Other", "FROM debian\n"),
         ("sub/Dockerfile/x", ""),
+        ("sub/D.in", "FROM debian\n"),
         ("D2", "FROM scratch\nLABEL ok=1\n"),
         ("b/D2", "FROM 127.0.0.1:18901/lkfrom\n"),
     ]);
@@ -215,6 +216,8 @@ fn context_and_dockerfile_are_a_directory_and_a_regular_file_of_the_task() {
     {
         assert_eq!(of(context, dockerfile), Ok(()), "{context} {dockerfile}");
     }
+    let preprocessed = of("ROOT/sub", "D.in").expect_err("another text").to_string();
+    assert!(preprocessed.contains("some builders preprocess"), "{preprocessed}");
     for (context, dockerfile) in [
         ("ROOT/missing", "Dockerfile"),
         ("ROOT/Dockerfile", "x"),
