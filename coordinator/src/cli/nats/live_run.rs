@@ -14,7 +14,8 @@ use crate::cli::error::CliError;
 use crate::engine::RunEntry;
 use crate::engine::journal::RunLayout;
 
-/// Schemes of servers.
+/// Schemes of servers. Those of WebSockets are refused at the connection, as an address and not as a
+/// directory that does not exist.
 const SCHEMES: [&str; 4] = ["nats://", "tls://", "ws://", "wss://"];
 
 /// Fewest characters of a run id that select it.
