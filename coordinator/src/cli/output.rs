@@ -118,6 +118,11 @@ impl Printer {
         }
     }
 
+    /// Says that the scripts of a trial printed nothing: silence could also mean that it is not known.
+    pub(super) fn note_no_output(&self) {
+        self.note("nothing was printed");
+    }
+
     /// Prints a suggested action.
     pub(super) fn hint(&self, message: &str) {
         if !self.quiet {
