@@ -8,6 +8,7 @@ mod bench;
 mod blob;
 mod ca_bundle;
 mod check;
+mod client_file;
 mod dry_run;
 mod env_file;
 mod error;
