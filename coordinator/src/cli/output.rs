@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 use super::error::CliError;
-use crate::config::env_vars;
+use crate::config::{env_vars, local_time};
 use crate::events::sinks::terminal::{Screen, Style};
 use crate::events::{SinkStarter, sinks};
 use crate::results::escape;
@@ -108,6 +108,13 @@ impl Printer {
     pub(super) fn warning(&self, message: &str) {
         if !self.quiet {
             self.labelled(&self.err.warning("warning:"), message);
+        }
+    }
+
+    /// Warns if the zone of `TZ` is unknown. Commands that show local times call it, once each.
+    pub(super) fn warn_of_unknown_zone(&self) {
+        if let Some(message) = local_time::unknown_zone() {
+            self.warning(&message);
         }
     }
 
