@@ -1,6 +1,7 @@
 //! Job files of Harbor, translated into job files of this program before they are read: one reader
 //! checks both. A key without a counterpart is dropped at its default and refused otherwise.
 
+mod options;
 mod tables;
 
 #[cfg(test)]
@@ -8,6 +9,7 @@ mod tests;
 
 use std::path::Path;
 
+use self::options::catalogued_name;
 use self::tables::{
     AGENT, DATASET, DECISIVE, ENVIRONMENT, HARBOR_ONLY, METRIC, RETRY, ROLLOUT_ONLY, TASK, TOP,
     VERIFIER,
@@ -29,14 +31,6 @@ const DEFAULT_WAITS_MS: [i64; 2] = [1000, 60_000];
 
 /// The factor from one wait to the next in a file that does not say.
 const DEFAULT_MULTIPLIER: f64 = 1.0;
-
-/// Constructor's arguments of agents that have a key here.
-const OPTIONS: [(&str, HarborKey); 4] = [
-    ("reasoning_effort", HarborKey::Named("effort")),
-    ("version", HarborKey::Same),
-    ("max_turns", HarborKey::Same),
-    ("append_system_prompt", HarborKey::Named("system_prompt")),
-];
 
 /// Exceptions of Harbor after which its infrastructure is at fault, as failures that a run repeats.
 const INFRASTRUCTURE: [&str; 8] = [
@@ -340,7 +334,7 @@ impl Translation<'_> {
                 "model_name" | "kwargs" if is_plain => this.ignored(&entry, at, &name),
                 "model_name" => Some(ConfigEntry { key: "model".to_owned(), ..entry }),
                 "kwargs" => {
-                    options = this.options(entry.node, at);
+                    options = this.options(entry.node, at, &name);
                     None
                 }
                 _ => this.dialect(entry, at),
@@ -350,6 +344,9 @@ impl Translation<'_> {
         self.make_absolute(&mut entries, "skills");
         if !entries.iter().any(|entry| entry.key == "name") {
             entries.push(entry("name", line, text("oracle")));
+        }
+        if let Some(here) = catalogued_name(&name) {
+            entries.push(entry("agent", line, text(here)));
         }
         ConfigNode { line, value: mapping(entries) }
     }
@@ -363,24 +360,6 @@ impl Translation<'_> {
             message: format!("has no effect on the agent `{agent}`"),
         });
         None
-    }
-
-    /// The constructor's arguments of an agent. Its reader names those that it does not have.
-    fn options(&mut self, node: ConfigNode, at: &str) -> Vec<ConfigEntry> {
-        let entries = self.table(node, at, &OPTIONS, |_, entry, _| Some(entry));
-        let here = OPTIONS.map(|(name, known)| match known {
-            HarborKey::Named(here) => here,
-            _ => name,
-        });
-        let (known, others): (Vec<_>, Vec<_>) =
-            entries.into_iter().partition(|entry| here.contains(&entry.key.as_str()));
-        for entry in others {
-            let path = join(at, &entry.key);
-            let names: Vec<_> = OPTIONS.iter().map(|(name, _)| format!("`{name}`")).collect();
-            let expected = format!("one of {}", names.join(", "));
-            self.refuse(&path, entry.line, &entry.node, &expected);
-        }
-        known
     }
 
     fn dialect(&mut self, entry: ConfigEntry, at: &str) -> Option<ConfigEntry> {

@@ -258,9 +258,32 @@ fn arguments_of_claude_code_are_its_options() {
     ] {
         assert_eq!(env[name], value, "{env:#}");
     }
-    document["agents"] = agent(json!({"fallback_model": "m"}));
+    let flags =
+        json!({"allowed_tools": "Bash,Edit", "max_budget_usd": 2.5, "fallback_model": null});
+    document["agents"] = agent(flags);
+    let (job, errors, _) = read("job.json", &document.to_string());
+    assert_eq!(errors, Vec::<String>::new());
+    let job = job.expect("a job");
+    let script = job["agents"][0]["execute"].as_str().expect("a script");
+    let words = "set -- '--allowedTools' 'Bash,Edit' '--max-budget-usd' '2.5'\n";
+    assert!(script.contains(words), "{script}");
+    document["agents"] = agent(json!({"permission_mode": "plan"}));
     let (_, errors, _) = read("job.json", &document.to_string());
-    assert_eq!(errors, ["agents[0].kwargs.fallback_model"]);
+    assert_eq!(errors, ["agents[0].kwargs.permission_mode"]);
+}
+
+#[test]
+fn agent_with_another_name_in_harbor_is_that_of_the_catalogue() {
+    for (name, program) in [("cline-cli", "cline auth"), ("qwen-coder", "qwen ")] {
+        let mut document = printed();
+        document["agents"] = json!([{"name": name, "model_name": "openai/m"}]);
+        let (job, errors, _) = read("job.json", &document.to_string());
+        assert_eq!(errors, Vec::<String>::new());
+        let job = job.expect("a job");
+        assert_eq!(job["agents"][0]["name"], name);
+        let script = job["agents"][0]["execute"].as_str().expect("a script");
+        assert!(script.contains(program), "{script}");
+    }
 }
 
 #[test]
