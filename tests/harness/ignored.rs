@@ -26,23 +26,16 @@ pub fn or_left_out_part<T>(found: Result<T, String>, part: &str, variable: &str)
     match found {
         Ok(found) => Some(found),
         Err(reason) => {
-            assert!(is_left_out(value.as_deref()), "{}", not_run(part, variable, &reason));
+            assert_eq!(
+                value.as_deref(),
+                Some("no"),
+                "cannot run this part: {part}: {reason}; `tests/run` installs what is missing, and \
+                 {variable}=no leaves the part out"
+            );
             report_ignored_part(&format!("{part}: {reason}"));
             None
         }
     }
-}
-
-/// Whether the value of a variable of a service says that this machine has none.
-fn is_left_out(value: Option<&str>) -> bool {
-    value == Some("no")
-}
-
-fn not_run(part: &str, variable: &str, reason: &str) -> String {
-    format!(
-        "cannot run this part: {part}: {reason}; `tests/run` installs what is missing, and \
-         {variable}=no leaves the part out"
-    )
 }
 
 /// Whether this process is root. If not, the test is reported as ignored; `why` says what only root
@@ -53,20 +46,4 @@ pub fn is_root_or_ignored(why: &str) -> bool {
         report_ignored(&format!("needs root, {why}"));
     }
     is_root
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Of no service, so set nowhere.
-    const UNSET: &str = "ROLLOUT_TEST_OF_NO_SERVICE";
-
-    #[test]
-    #[should_panic(expected = "cannot run this part: a block: needs a server")]
-    fn part_without_its_need_fails_unless_machine_is_said_to_have_none() {
-        assert_eq!(or_left_out_part(Ok(1), "a block", UNSET), Some(1));
-        assert_eq!(["no", "yes", ""].map(|value| is_left_out(Some(value))), [true, false, false]);
-        or_left_out_part::<()>(Err("needs a server".to_owned()), "a block", UNSET);
-    }
 }
