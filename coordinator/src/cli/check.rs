@@ -22,7 +22,7 @@ const FINDING_INDENT: usize = 4;
 const FACT_INDENT: usize = 12;
 
 /// A line, and the blanks before those that continue it on a narrow terminal.
-type Line = (String, usize);
+type CheckLine = (String, usize);
 
 /// Check a task, or all tasks of a directory, without running anything
 ///
@@ -108,7 +108,7 @@ fn render(report: &CheckReport, style: Style) -> String {
     shown.map(|line| line + "\n").collect()
 }
 
-fn task_lines(task: &TaskReport, alone: bool) -> Vec<Line> {
+fn task_lines(task: &TaskReport, alone: bool) -> Vec<CheckLine> {
     let first = match &task.explained {
         Some(explained) => {
             let format = &explained.format;
@@ -125,14 +125,14 @@ fn task_lines(task: &TaskReport, alone: bool) -> Vec<Line> {
     lines
 }
 
-fn indented(word: &str, text: &str) -> Vec<Line> {
+fn indented(word: &str, text: &str) -> Vec<CheckLine> {
     let mut lines = text.lines();
     let first = lines.next().map(|line| format!("{word}{line}"));
     let lines = first.into_iter().chain(lines.map(|line| format!("  {line}")));
     lines.map(|line| (line, FINDING_INDENT)).collect()
 }
 
-fn explain(explained: &TaskExplanation) -> Vec<Line> {
+fn explain(explained: &TaskExplanation) -> Vec<CheckLine> {
     let TaskExplanation { resources, timeouts, .. } = explained;
     let none = || "none".to_owned();
     let mib = |amount: Option<u64>| amount.map_or_else(none, |amount| format!("{amount} MiB"));
