@@ -118,8 +118,25 @@ def test_problem_is_the_error_of_its_status(status: int, kind: str, error: type[
     found = caught.value
     assert type(found) is error
     assert (found.status, found.kind, found.code, found.request_id) == (status, kind, 3, "r")
-    text = f"cannot do it\nline 2: wrong\nhint: try this\nstatus {status}, request r"
-    assert str(found) == text
+    assert found.hints[0] == "try this"
+    hints = "".join(f"hint: {hint}\n" for hint in found.hints)
+    assert str(found) == f"cannot do it\nline 2: wrong\n{hints}status {status}, request r"
+    assert len(found.hints) == (2 if status == 401 else 1)
+
+
+@pytest.mark.parametrize(
+    ("state", "shown_as"),
+    [("", "~/.local/state"), ("relative", "~/.local/state"), ("/of me", "'/of me'")],
+)
+def test_refused_token_leads_to_the_file_that_a_server_writes(
+    state: str, shown_as: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", state)
+    with pytest.raises(errors.UnauthorizedError) as caught:
+        shown(Script([problem(401, "unauthorized")]))
+    for command in ("up", "serve"):
+        line = f"`. {shown_as}/rollout/{command}/client.env` for `rollout {command}`"
+        assert line in str(caught.value)
 
 
 def test_busy_server_is_asked_again_after_its_time() -> None:

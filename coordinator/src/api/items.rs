@@ -283,7 +283,7 @@ async fn send_files(
     files: &[CapturedFile],
     pieces: &mpsc::Sender<Bytes>,
 ) -> Result<(), CapturedError> {
-    for file in files {
+    for file in files.iter().filter(|file| !file.is_empty()) {
         if files.len() > 1 {
             let header = format!("==> {} <==\n", file.path);
             if pieces.send(header.into()).await.is_err() {

@@ -12,8 +12,18 @@ use rollout_worker::supervise;
 use super::env_file;
 use super::error::CliError;
 use super::output::Printer;
+use crate::events::sinks::terminal::Style;
 use crate::results::escape;
 use crate::sources::check::{self, CheckReport, CheckRequest, TaskExplanation, TaskReport};
+
+/// Blanks before the lines that continue a finding on a narrow terminal.
+const FINDING_INDENT: usize = 4;
+
+/// Blanks before the text of a fact.
+const FACT_INDENT: usize = 12;
+
+/// A line, and the blanks before those that continue it on a narrow terminal.
+type CheckLine = (String, usize);
 
 /// Check a task, or all tasks of a directory, without running anything
 ///
@@ -63,7 +73,7 @@ pub(super) async fn run(args: CheckArgs, printer: &Printer) -> Result<ExitCode, 
             .map_err(|error| CliError::failure("cannot write the findings as JSON", &error))?;
         text + "\n"
     } else {
-        render(&report)
+        render(&report, printer.out)
     };
     printer.data(&text)?;
     Ok(if report.n_errors() > 0 { ExitCode::Config } else { ExitCode::Success })
@@ -84,7 +94,7 @@ fn provider(text: &str) -> Result<ProviderKind, String> {
 }
 
 /// The findings as text. Of several tasks only those with findings or a guessed format are shown.
-fn render(report: &CheckReport) -> String {
+fn render(report: &CheckReport, style: Style) -> String {
     let alone = report.tasks.len() == 1;
     let mut lines = Vec::new();
     for task in &report.tasks {
@@ -99,23 +109,26 @@ fn render(report: &CheckReport) -> String {
         1 => format!("1 {noun}"),
         _ => format!("{count} {noun}s"),
     };
-    lines.push(format!(
+    let totals = format!(
         "{}: {}, {}",
         count(report.tasks.len(), "task"),
         count(report.n_errors(), "error"),
         count(report.n_warnings(), "warning"),
-    ));
-    lines.iter().map(|line| format!("{}\n", escape::line(line))).collect()
+    );
+    lines.push((totals, FINDING_INDENT));
+    let shown = lines.iter().map(|(line, indent)| style.wrapped_at(&escape::line(line), *indent));
+    shown.map(|line| line + "\n").collect()
 }
 
-fn task_lines(task: &TaskReport, alone: bool) -> Vec<String> {
-    let mut lines = match &task.explained {
+fn task_lines(task: &TaskReport, alone: bool) -> Vec<CheckLine> {
+    let first = match &task.explained {
         Some(explained) => {
             let format = &explained.format;
-            vec![format!("{}: format {}, {}", task.task, format.name, format.reason)]
+            format!("{}: format {}, {}", task.task, format.name, format.reason)
         }
-        None => vec![format!("{}:", task.task)],
+        None => format!("{}:", task.task),
     };
+    let mut lines = vec![(first, FINDING_INDENT)];
     if let Some(explained) = task.explained.as_ref().filter(|_| alone) {
         lines.extend(explain(explained));
     }
@@ -124,13 +137,14 @@ fn task_lines(task: &TaskReport, alone: bool) -> Vec<String> {
     lines
 }
 
-fn indented(word: &str, text: &str) -> Vec<String> {
+fn indented(word: &str, text: &str) -> Vec<CheckLine> {
     let mut lines = text.lines();
     let first = lines.next().map(|line| format!("{word}{line}"));
-    first.into_iter().chain(lines.map(|line| format!("  {line}"))).collect()
+    let lines = first.into_iter().chain(lines.map(|line| format!("  {line}")));
+    lines.map(|line| (line, FINDING_INDENT)).collect()
 }
 
-fn explain(explained: &TaskExplanation) -> Vec<String> {
+fn explain(explained: &TaskExplanation) -> Vec<CheckLine> {
     let TaskExplanation { resources, timeouts, .. } = explained;
     let none = || "none".to_owned();
     let mib = |amount: Option<u64>| amount.map_or_else(none, |amount| format!("{amount} MiB"));
@@ -177,5 +191,5 @@ fn explain(explained: &TaskExplanation) -> Vec<String> {
         let names: Vec<&str> = explained.variables.iter().map(String::as_str).collect();
         rows.push(("variables", format!("{} (a job lists them in `task_env`)", names.join(", "))));
     }
-    rows.into_iter().map(|(what, text)| format!("  {what:<10}{text}")).collect()
+    rows.into_iter().map(|(what, text)| (format!("  {what:<10}{text}"), FACT_INDENT)).collect()
 }

@@ -7,8 +7,8 @@ use super::error::CliError;
 use super::remote_api::{ApiServerClient, is_api_url};
 use crate::events::MaterializeMode;
 
-/// Schemes of a remote endpoint.
-const ENDPOINT_SCHEMES: [&str; 4] = ["nats://", "tls://", "ws://", "wss://"];
+/// Schemes of a NATS server as a remote endpoint: the client is built without WebSockets.
+const ENDPOINT_SCHEMES: [&str; 2] = ["nats://", "tls://"];
 
 /// Options of the executor.
 #[derive(Debug, Clone, Args)]
@@ -236,6 +236,7 @@ mod tests {
             ("--executor local_process --remote-endpoint nats://far:1", "with a server"),
             ("--executor local_docker -e process", "`-e process`"),
             ("--remote-endpoint ftp://far", "found ftp"),
+            ("--remote-endpoint ws://far:1", "found ws"),
             ("--remote-endpoint nats://far:1 --detach", "`--detach`"),
             ("--remote-endpoint https://far --nats nats://far:1", "`--nats`"),
             ("--remote-endpoint far:1", "found no scheme"),
@@ -243,6 +244,23 @@ mod tests {
         ] {
             let error = resolved(words).expect_err(words);
             assert!(error.message.contains(message), "{words}: {}", error.message);
+        }
+    }
+
+    #[test]
+    fn documented_endpoints_are_those_that_are_accepted() {
+        let page = include_str!("../../../docs/running.md");
+        let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
+        let known = ENDPOINT_SCHEMES.map(|scheme| format!("`{scheme}`")).join(", ");
+        let said = format!(
+            "Endpoints are those of NATS ({known}) and of a server (`http://`, `https://`); others"
+        );
+        assert!(page.contains(&said), "{said}");
+        for scheme in ENDPOINT_SCHEMES {
+            assert!(
+                rollout_worker::queue::nats::NatsOptions::parse(&format!("{scheme}a:b@far"))
+                    .is_ok()
+            );
         }
     }
 }

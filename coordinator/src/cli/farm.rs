@@ -81,7 +81,10 @@ async fn show(args: &FarmShowArgs, printer: &Printer) -> Result<ExitCode, CliErr
     let farm = FarmUrl::parse(&address)?.document().await?;
     match args.json {
         true => printer.json(&farm)?,
-        false => printer.data(&render(&farm, printer.out.width)?)?,
+        false => {
+            printer.warn_of_unknown_zone();
+            printer.data(&render(&farm, printer.out.width)?)?;
+        }
     }
     Ok(ExitCode::Success)
 }

@@ -90,6 +90,9 @@ pub(super) async fn run(args: &ListArgs, printer: &Printer) -> Result<ExitCode, 
     if args.json {
         printer.json(&ListDocument { directory, runs })?;
     } else {
+        if runs.iter().any(|run| run.updated_at.is_some()) {
+            printer.warn_of_unknown_zone();
+        }
         printer.data(&render(&runs, printer.out.width))?;
     }
     if is_fresh && !args.json {

@@ -32,9 +32,10 @@ const WAITING_PIECES: usize = 16;
 
 /// Print the captured output of a trial: install script, agent, verifier, image build
 ///
-/// Without NAME, the output of every script and build, with a header each; records, such as those of
-/// model calls, have to be named. Output comes from the blob store, so it does not depend on the files
-/// of the run directory. It is escaped on a terminal, and printed as it is otherwise.
+/// Without NAME, the output of every script and build that printed something, with a header each;
+/// records, such as those of model calls, have to be named. Output comes from the blob store, so it does
+/// not depend on the files of the run directory. It is escaped on a terminal, and printed as it is
+/// otherwise.
 #[derive(Debug, Args)]
 pub(super) struct LogsArgs {
     /// Run directory; a run in a catalog: `s3://bucket/prefix#RUN`; or a run on a server:
@@ -227,14 +228,17 @@ pub(super) fn failed(error: &CapturedError) -> CliError {
     }
 }
 
-/// Prints files, with a header each if there are several.
+/// Prints files that have content, with a header each if there are several files.
 async fn print(
     store: &dyn BlobStore,
     files: &[CapturedFile],
     printer: &Printer,
 ) -> Result<(), CliError> {
+    if files.iter().all(CapturedFile::is_empty) {
+        printer.note_no_output();
+    }
     let mut between = "";
-    for file in files {
+    for file in files.iter().filter(|file| !file.is_empty()) {
         if files.len() > 1 {
             printer.data(&format!("{between}==> {} <==\n", escape::line(&file.path)))?;
         }

@@ -8,6 +8,7 @@ mod bench;
 mod blob;
 mod ca_bundle;
 mod check;
+mod client_file;
 mod dry_run;
 mod env_file;
 mod error;
@@ -80,7 +81,6 @@ use args::{Cli, Command};
 use error::CliError;
 use output::Printer;
 
-use crate::config::local_time;
 use crate::launch::host::RunnerDecorator;
 #[cfg(feature = "process")]
 use crate::launch::host::SANDBOX_COMMAND;
@@ -111,9 +111,6 @@ pub fn main_with(decorate: RunnerDecorator) -> ProcessExit {
     }
     rollout_worker::open_files::raise_limit();
     let printer = Printer::from_environment(cli.is_quiet());
-    if let Some(message) = local_time::unknown_zone() {
-        printer.warning(&message);
-    }
     let ran = runtime().and_then(|runtime| {
         let ran = runtime.block_on(dispatch(cli, decorate, &printer));
         // Work on a disk that gives no answer would keep the process for ever.

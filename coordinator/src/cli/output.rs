@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 use super::error::CliError;
-use crate::config::env_vars;
+use crate::config::{env_vars, local_time};
 use crate::events::sinks::terminal::{Screen, Style};
 use crate::events::{SinkStarter, sinks};
 use crate::results::escape;
@@ -111,11 +111,23 @@ impl Printer {
         }
     }
 
+    /// Warns if the zone of `TZ` is unknown. Commands that show local times call it, once each.
+    pub(super) fn warn_of_unknown_zone(&self) {
+        if let Some(message) = local_time::unknown_zone() {
+            self.warning(&message);
+        }
+    }
+
     /// Prints a fact that a user should know.
     pub(super) fn note(&self, message: &str) {
         if !self.quiet {
             self.labelled(&self.err.heading("note:"), message);
         }
+    }
+
+    /// Says that the scripts of a trial printed nothing: silence could also mean that it is not known.
+    pub(super) fn note_no_output(&self) {
+        self.note("nothing was printed");
     }
 
     /// Prints a suggested action.

@@ -41,6 +41,10 @@ pub(super) async fn run(mut args: RunArgs, printer: &Printer) -> Result<ExitCode
     for warning in ConfigWarning::grouped(&prepared.warnings) {
         printer.warning(&warning);
     }
+    // Without a name the run has that of the local time.
+    if !prepared.job.provenance.iter().any(|set| set.key == "name") {
+        printer.warn_of_unknown_zone();
+    }
     if args.keys.harbor.print_config {
         printer.json(&job_document(&prepared.job))?;
         return Ok(ExitCode::Success);

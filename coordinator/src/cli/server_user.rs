@@ -7,17 +7,16 @@ use rollout_engine::atomic_file;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::exit::ExitCode;
 
+use super::client_file::{self, CLIENT_FILE};
 use super::error::CliError;
 use super::serve::CANNOT_START;
+use crate::config::env_vars;
 
 /// File with the token of the user.
 const TOKEN: &str = "token";
 
 /// File of users that the server reads.
 const USERS: &str = "user.toml";
-
-/// File that a shell reads to reach the server.
-const CLIENT: &str = "client.env";
 
 /// Hexadecimal digits of a token.
 const TOKEN_DIGITS: usize = 64;
@@ -68,7 +67,7 @@ impl ServerUsers {
 impl ServerUser {
     /// A user of the server of a directory.
     pub(super) fn new(directory: &Path, name: &'static str, variables: Vec<String>) -> Self {
-        let [token, users, client] = [TOKEN, USERS, CLIENT].map(|name| directory.join(name));
+        let [token, users, client] = [TOKEN, USERS, CLIENT_FILE].map(|name| directory.join(name));
         Self { name, variables, token, users, client }
     }
 
@@ -111,7 +110,8 @@ impl ServerUser {
     /// Writes the file for shells; returns its path as a shell reads it.
     fn write_client(&self, url: &str) -> Result<String, CliError> {
         let token = self.read_token()?.unwrap_or_default();
-        let text = format!("export ROLLOUT_API_URL={url}\nexport ROLLOUT_API_TOKEN={token}\n");
+        let address = client_file::address_line(url);
+        let text = format!("{address}\nexport {}={token}\n", env_vars::API_TOKEN.name);
         write(&self.client, &text)?;
         Ok(format!("'{}'", self.client.display().to_string().replace('\'', r"'\''")))
     }

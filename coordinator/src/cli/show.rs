@@ -123,6 +123,7 @@ pub(super) async fn run(args: &ShowArgs, printer: &Printer) -> Result<ExitCode, 
         true => printer.json(&NullUnknownCosts(&document))?,
         false => {
             let hints = hints(&document.detail.row, &args.run_dir, Some(state));
+            printer.warn_of_unknown_zone();
             printer.data(&render_trial(&document, hints, printer.out.width))?;
         }
     }
@@ -159,6 +160,7 @@ async fn on_server(run: &RunUrl, args: &ShowArgs, printer: &Printer) -> Result<E
     }
     let document: TrialDocument = remote_api::read(known_cost::with_recorded_costs(shown))?;
     let hints = hints(&document.detail.row, &args.run_dir, None);
+    printer.warn_of_unknown_zone();
     printer.data(&render_trial(&document, hints, printer.out.width))?;
     Ok(ExitCode::Success)
 }

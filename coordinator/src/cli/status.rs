@@ -77,6 +77,7 @@ pub(super) async fn run(args: &StatusArgs, printer: &Printer) -> Result<ExitCode
         printer.json(&document)?;
     } else {
         let hint = is_pending.then(|| hint(&args.run_dir));
+        printer.warn_of_unknown_zone();
         printer.data(&render(&document.status, hint, printer.out.width))?;
     }
     Ok(ExitCode::Success)

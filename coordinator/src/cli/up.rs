@@ -29,9 +29,12 @@ const REMOVAL_WAIT: Duration = Duration::from_secs(60);
 /// How long the tasks of a run may take to be fetched and read.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
+/// The end of the help, also of the short one.
+const FOREGROUND: &str = "\
+It stays in the foreground until Ctrl-C: use another shell for clients. `rollout up &`
+starts it in the background, where `fg` and Ctrl-C, or a SIGTERM, end it.";
+
 /// Start a server of this user on this host, with nothing else installed
-///
-/// It runs until Ctrl-C: use another shell for clients, or end the command with `&`.
 ///
 /// It is `rollout serve` with one user, for farms and jobs of the own host: documents may name
 /// directories below the current one, sandboxes of this host, settings of providers, every model
@@ -39,6 +42,7 @@ const PREPARE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 /// in its directory has the address and the token: `. DIR/client.env` exports them for clients. The
 /// token stays the same when the server is started again.
 #[derive(Debug, Args)]
+#[command(after_help = FOREGROUND)]
 pub(super) struct UpArgs {
     /// Directory of records and runs [default: $XDG_STATE_HOME/rollout/up or
     /// ~/.local/state/rollout/up]

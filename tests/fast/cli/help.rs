@@ -35,3 +35,11 @@ fn help_of_every_command_is_as_reviewed() {
     assert_printed("help_run_summary", &summary.stdout);
     assert!(summary.stdout.lines().count() <= 60, "{}", summary.stdout);
 }
+
+#[test]
+fn short_help_of_up_says_how_it_ends() {
+    let help = project().rollout(&["up", "-h"]).wait(DEADLINE).expect_code(ExitCode::Success);
+    for said in ["foreground until Ctrl-C", "`rollout up &`"] {
+        assert!(help.stdout.contains(said), "{}", help.stdout);
+    }
+}

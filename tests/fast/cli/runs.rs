@@ -66,7 +66,7 @@ fn run_without_name_has_local_time_of_named_zone() {
 }
 
 #[test]
-fn tables_have_local_times_and_unknown_zone_is_named_once() {
+fn tables_have_local_times() {
     if !std::path::Path::new("/usr/share/zoneinfo/Asia/Tokyo").exists() {
         rollout_tests::ignored::report_ignored_part("local times: this host has no time zones");
         return;
@@ -86,10 +86,33 @@ fn tables_have_local_times_and_unknown_zone_is_named_once() {
         let shown = ended("Asia/Tokyo", words).stdout;
         assert_eq!(shown.contains("+09:00"), is_local, "{shown}");
     }
-    let unknown = ended("Nowhere/Else", &["status", "jobs/demo"]);
-    assert!(!unknown.stdout.contains("+09:00"), "{}", unknown.stdout);
-    let warnings = unknown.stderr.matches("cannot find the time zone of TZ=Nowhere/Else").count();
-    assert_eq!(warnings, 1, "{}", unknown.stderr);
+}
+
+#[test]
+fn unknown_zone_is_named_once_by_commands_that_show_local_times() {
+    let project = finished();
+    let unnamed = ["run", "-p", "tasks", "-a", "nop", "-e", "process", "--dry-run"];
+    let named = [&unnamed[..], &["--name", "n"]].concat();
+    for (words, expected) in [
+        (&["list"][..], 1),
+        (&["status", "jobs/demo"], 1),
+        (&["show", "jobs/demo", "passes"], 1),
+        (&unnamed[..], 1),
+        (&named[..], 0),
+        (&["show", "jobs/demo"], 0),
+        (&["status", "jobs/demo", "--json"], 0),
+        (&["list", "--json"], 0),
+        (&["logs", "jobs/demo", "passes"], 0),
+        (&["check", "tasks"], 0),
+        (&["keys", "job"], 0),
+    ] {
+        let mut command = project.command(words);
+        command.env("TZ", "Nowhere/Else");
+        let ended = project.start(command).wait(DEADLINE).expect_code(ExitCode::Success);
+        let warnings = ended.stderr.matches("cannot find the time zone of TZ=Nowhere/Else").count();
+        assert_eq!(warnings, expected, "{words:?}: {}", ended.stderr);
+        assert!(!ended.stdout.contains("+09:00"), "{}", ended.stdout);
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod expected;
 mod formats;
+mod ignored;
 mod live_counter;
 mod net;
 mod processes;

@@ -164,6 +164,33 @@ fn abbreviated_commit_id_of_several_commits_or_none_fails_its_trial() {
     }
 }
 
+#[test]
+fn outage_of_a_lookup_of_commits_refuses_the_run_and_names_the_reference() {
+    let fixture = RegistryFixture::empty();
+    fixture.repository("here", &["alpha".to_owned()], "first");
+    let url = fixture.url("here");
+    let entry = |name: &str, id: &str| json!({"name": name, "git_url": url, "git_commit_id": id, "path": "tasks/alpha"});
+    let tasks = [entry("alpha", "main"), entry("hex", "deadbeef")];
+    fixture.registry(&json!([{"name": "mixed", "tasks": tasks}]));
+    fixture.job(&dataset(""));
+    fixture.write("cut-lookups", "");
+    let run = || fixture.start(&["run", "job.yaml"]).wait(DEADLINE);
+    let refused = run().expect_code(ExitCode::Config);
+    let _said = refused.expect_stderr(
+        "in which `deadbeef` is not a branch or tag and may be the id of a commit: early EOF",
+    );
+    assert!(!fixture.path("jobs/j").exists(), "an outage decided about trials");
+    // Commits are asked for again, and files are not.
+    for word in ["--filter=tree:0", "+refs/heads/*:refs/fetched/heads/*"] {
+        assert_eq!(fixture.calls("fetch", word), 2, "{word}");
+    }
+    std::fs::remove_file(fixture.path("cut-lookups")).expect("removed");
+    let ended = run().expect_code(ExitCode::Success);
+    let results = fixture.project.results("j");
+    assert_eq!(results.trial("nop", "alpha").reward(), Some(1.0), "{}", ended.stderr);
+    assert_eq!(results.trial("nop", "hex").error(), Some("task_not_found"));
+}
+
 /// Adds two commits whose ids have the same first four digits, a letter among them, with a branch each, and
 /// returns these.
 fn common_beginning_of_two_commits(fixture: &RegistryFixture) -> String {

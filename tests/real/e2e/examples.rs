@@ -28,6 +28,10 @@ fn quickstart_example_runs_in_sandbox() {
     }
     let trial = results.trial("oracle", "count-errors");
     assert_eq!(trial.text("logs/verifier/reward.txt").as_deref(), Some("1\n"));
+    // The README's first look at an output shows one.
+    let logs = project.rollout(&["logs", "jobs/quickstart", "merge-config"]).wait(DEADLINE);
+    let said = "==> logs/verifier/stdout.txt <==\nthe merged file is the expected one\n";
+    assert_eq!(logs.expect_code(ExitCode::Success).stdout, said);
 
     // The short form means the same; every trial has settled already.
     let _ended = project.rollout(&[job]).wait(DEADLINE).expect_code(ExitCode::Success);

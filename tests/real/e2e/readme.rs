@@ -1,5 +1,6 @@
 //! The blocks of the README: all of them run in order, in one clone, whatever their mark. Services stay
-//! up for the blocks after them, and an unknown block fails the test.
+//! up for the blocks after them. An unknown block fails the test, and so does one that is not run, unless
+//! this machine is said to have no such service.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,7 +9,7 @@ use std::process::Command;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::DockerEngine;
-use rollout_tests::ignored::or_ignored_part;
+use rollout_tests::ignored::or_left_out_part;
 use rollout_tests::nats::{self, NatsServer};
 use rollout_tests::program::RunningProgram;
 use rollout_tests::project::{Project, repository};
@@ -46,6 +47,20 @@ enum Need {
     Nats,
     Polars,
     PythonClient,
+}
+
+impl Need {
+    /// Whether it is here, and the variable that says where there is none.
+    fn find(self) -> (Result<(), String>, &'static str) {
+        match self {
+            Self::Docker => (DockerEngine::connect().map(drop), "ROLLOUT_TEST_DOCKER"),
+            Self::Nats => (nats::find_programs().map(drop), "ROLLOUT_TEST_NATS"),
+            Self::Polars => (python::find_polars().map(drop), "ROLLOUT_TEST_PYTHON"),
+            Self::PythonClient => {
+                (python::find_client_tools().map(drop), "ROLLOUT_TEST_PYTHON_CLIENT")
+            }
+        }
+    }
 }
 
 fn readme_blocks() -> Vec<Block> {
@@ -89,14 +104,16 @@ impl Block {
         needs.into_iter().filter_map(|(need, is_there)| is_there.then_some(need)).collect()
     }
 
-    /// Whether this machine has everything that it needs; what it lacks is reported.
+    /// Whether this machine has everything that it needs; what it is said to lack is reported.
+    ///
+    /// # Panics
+    /// When something else is missing.
+    #[track_caller]
     fn can_run(&self) -> bool {
         let part = self.text.lines().next().unwrap_or_default();
-        self.needs().into_iter().all(|need| match need {
-            Need::Docker => or_ignored_part(DockerEngine::connect(), part).is_some(),
-            Need::Nats => or_ignored_part(nats::find_programs(), part).is_some(),
-            Need::Polars => or_ignored_part(python::find_polars(), part).is_some(),
-            Need::PythonClient => or_ignored_part(python::find_client_tools(), part).is_some(),
+        self.needs().into_iter().all(|need| {
+            let (found, variable) = need.find();
+            or_left_out_part(found, part, variable).is_some()
         })
     }
 }

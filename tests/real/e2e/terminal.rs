@@ -69,3 +69,15 @@ fn failures_and_tables_fit_terminal_between_words() {
     }
     assert_nothing_left(&project);
 }
+
+#[test]
+fn findings_of_check_fit_terminal_between_words() {
+    let project = project().tasks(["faults/passes", "faults/verifier-failed"], &[]);
+    let mut terminal = Terminal::with_columns(&project.command(&["check", "tasks"]), COLUMNS);
+    let output = output_until_end(&mut terminal, Vec::new(), ExitCode::Success);
+    let lines = Screen::after(&output, COLUMNS.into()).lines();
+    let guess =
+        "verifier-failed: format rollout, guessed: no key, file or command is specific to Harbor";
+    assert_wrapped_between_words(&lines, &[guess]);
+    assert_nothing_left(&project);
+}

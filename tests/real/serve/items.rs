@@ -44,6 +44,8 @@ fn items_outputs_and_artifacts_are_those_of_the_run() {
     let printed: Vec<_> = printed.filter(|path| path.ends_with("stdout.txt")).collect();
     let text = daemon.client.get(&format!("{base}/logs")).expect(200).text();
     assert!(text.contains("begun\nover\n"), "{text}");
+    assert!(outputs.iter().any(|output| output["path"] == "command/stderr.txt"), "{outputs:?}");
+    assert!(text.contains("==> command/stdout.txt <==") && !text.contains("stderr.txt"), "{text}");
     let one = printed
         .iter()
         .map(|path| daemon.client.get(&format!("{base}/logs?name={path}")).expect(200).text());

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -90,7 +92,7 @@ class ApiError(RolloutError):
     def __str__(self) -> str:
         """Return the cause, its details and hints, and the id of the request, one a line."""
         problem = self.problem
-        lines = [problem.detail, *problem.details, *(f"hint: {hint}" for hint in problem.hints)]
+        lines = [problem.detail, *problem.details, *(f"hint: {hint}" for hint in self.hints)]
         lines.append(f"status {problem.status}, request {problem.request_id}")
         return "\n".join(lines)
 
@@ -137,6 +139,11 @@ class InvalidRequestError(ApiError):
 class UnauthorizedError(ApiError):
     """The token is missing or unknown (401)."""
 
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """Suggested actions, with the commands that read the token of a server of this user."""
+        return (*self.problem.hints, _token_hint())
+
 
 class ForbiddenError(ApiError):
     """The token's role does not allow this (403)."""
@@ -179,6 +186,20 @@ class UnavailableError(ApiError):
 
 class ServerError(ApiError):
     """A fault of the server (other 5xx)."""
+
+
+def _token_hint() -> str:
+    """Return the commands with which a shell gets the token that a server made."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    state = shlex.quote(state) if os.path.isabs(state) else "~/.local/state"
+    known = (
+        f"`. {state}/rollout/{command}/client.env` for `rollout {command}`"
+        for command in ("up", "serve")
+    )
+    return (
+        f"a server without `--tokens` writes its token for shells: {', '.join(known)}, "
+        "`. DIR/client.env` with `--dir DIR`"
+    )
 
 
 _BY_STATUS: dict[int, type[ApiError]] = {

@@ -8,6 +8,7 @@ use rollout_worker::queue::nats::{AccountLimits, NatsServerInfo, StreamCopies};
 use super::RequiredNatsArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
+use crate::events::sinks::terminal::Style;
 use crate::results::escape;
 
 /// Show the state of a NATS server and what it lacks for runs
@@ -23,6 +24,9 @@ pub(in crate::cli) struct DoctorArgs {
 /// Versions in which known losses of acknowledged messages are fixed.
 const RECOMMENDED: &str = "2.12.12, 2.14.3 or newer";
 
+/// Blanks before the text of a fact.
+const FACT_INDENT: usize = 11;
+
 /// Runs the command.
 pub(in crate::cli) async fn doctor(
     args: &DoctorArgs,
@@ -36,9 +40,13 @@ pub(in crate::cli) async fn doctor(
     let living = workers.iter().filter(|seen| seen.age < silence_limit).count();
     let mut lines = describe(&info);
     lines.push(format!("workers    {living} alive, {} silent", workers.len() - living));
-    let text: String = lines.iter().map(|line| format!("{}\n", escape::line(line))).collect();
-    printer.data(&text)?;
+    printer.data(&render(&lines, printer.out))?;
     Ok(if info.has_differences() { ExitCode::Config } else { ExitCode::Success })
+}
+
+fn render(lines: &[String], style: Style) -> String {
+    let shown = lines.iter().map(|line| style.wrapped_at(&escape::line(line), FACT_INDENT));
+    shown.map(|line| line + "\n").collect()
 }
 
 fn describe(info: &NatsServerInfo) -> Vec<String> {
@@ -111,4 +119,18 @@ fn describe_limits(limits: &AccountLimits) -> String {
         part(limits.storage, limits.max_storage),
         part(limits.memory, limits.max_memory)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_of_narrow_terminal_continue_below_their_text() {
+        let lines =
+            ["durability the server does not show it".to_owned(), "workers    1".to_owned()];
+        let narrow = Style { width: Some(30), ..Style::PLAIN };
+        let expected = "durability the server does not\n           show it\nworkers    1\n";
+        assert_eq!(render(&lines, narrow), expected);
+    }
 }

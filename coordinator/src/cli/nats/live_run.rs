@@ -14,7 +14,8 @@ use rollout_worker::queue::traits::{KvStore as _, QueueError, RunControl as _};
 use super::options::NatsAccessArgs;
 use crate::cli::error::CliError;
 
-/// Schemes of servers.
+/// Schemes of servers. Those of WebSockets are refused at the connection, as an address and not as a
+/// directory that does not exist.
 const SCHEMES: [&str; 4] = ["nats://", "tls://", "ws://", "wss://"];
 
 /// Fewest characters of a run id that select it.

@@ -11,6 +11,7 @@ use ureq::http::header::CONTENT_TYPE;
 use ureq::http::{Response, StatusCode};
 use ureq::{Agent, Body};
 
+use crate::cli::client_file;
 use crate::cli::error::CliError;
 use crate::config::env_vars;
 use crate::https;
@@ -108,6 +109,15 @@ impl ApiServerClient {
         }
     }
 
+    /// How to get a token that the server knows.
+    fn token_hint(&self) -> String {
+        let hint = client_file::hint(&self.base);
+        match &self.token_variable {
+            Some(name) => format!("{hint}, and leave out `--remote-token-env {name}`"),
+            None => hint,
+        }
+    }
+
     fn authorization(&self) -> String {
         self.token.as_ref().map_or_else(String::new, |token| format!("Bearer {token}"))
     }
@@ -192,6 +202,9 @@ impl ApiServerClient {
         let mut error = problem_error(status.as_u16(), &problem);
         if is_text && let Some(line) = first_line(&body) {
             error.message = format!("{}: {line}", error.message);
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            error.hints.push(self.token_hint());
         }
         Err(error)
     }
@@ -317,12 +330,17 @@ mod tests {
         let serving = serving.expect("a thread");
         let found = answers.map(|_| server.has("/v1/datasets/0"));
         serving.join().expect("no panic");
+        let hints = found.each_ref().map(|found| match found {
+            Ok(_) => String::new(),
+            Err(error) => error.hints.concat(),
+        });
         let found = found.map(|found| found.map_err(|error| error.message));
         assert_eq!(found[..2], [Ok(true), Ok(false)]);
         for (found, status) in found[2..].iter().zip(["401", "429"]) {
             let error = found.as_ref().expect_err("it is not known");
             assert!(error.ends_with(status), "{error}");
         }
+        assert!(hints[2].contains("client.env`") && hints[3].is_empty(), "{hints:?}");
     }
 
     #[test]

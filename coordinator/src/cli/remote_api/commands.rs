@@ -87,18 +87,23 @@ pub(in crate::cli) async fn logs(
         }
     });
     let printing = async {
+        let mut has_output = false;
         while let Some(piece) = received.recv().await {
+            has_output = true;
             if printer.prints_to_terminal() {
                 printer.data(&escape::block(&String::from_utf8_lossy(&piece)))?;
             } else {
                 printer.bytes(&piece)?;
             }
         }
-        Ok::<_, CliError>(())
+        Ok::<_, CliError>(has_output)
     };
     let (read, printed) = tokio::join!(reading, printing);
-    printed?;
+    let has_output = printed?;
     read?;
+    if !has_output {
+        printer.note_no_output();
+    }
     Ok(ExitCode::Success)
 }
 

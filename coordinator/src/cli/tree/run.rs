@@ -160,6 +160,7 @@ pub(in crate::cli) async fn run(
     let named = (!tree.is_named).then(|| format!("--tree-run-id={}", tree.name));
     let named: Vec<String> = named.into_iter().collect();
     if !tree.is_named {
+        printer.warn_of_unknown_zone();
         let resume = match args.dry_run {
             true => hint_command::of_this_process(&named),
             false => hint_command::command(&run, &RunAction::Resume, &[]),

@@ -65,6 +65,8 @@ pub enum AgentOption {
     Effort,
     /// System prompt, as `ROLLOUT_SYSTEM_PROMPT`.
     SystemPrompt,
+    /// Most turns of an attempt, as `ROLLOUT_MAX_TURNS`.
+    MaxTurns,
     /// Tool servers of a task over standard streams and streamable HTTP, from `ROLLOUT_MCP_CONFIG`.
     Mcp,
     /// Those with server-sent events.
@@ -84,6 +86,7 @@ impl AgentOption {
             Self::Args => "args",
             Self::Effort => "effort",
             Self::SystemPrompt => "system_prompt",
+            Self::MaxTurns => "max_turns",
             Self::Mcp => "mcp",
             Self::McpSse => "mcp_sse",
             Self::Skills => "skills",
@@ -124,6 +127,8 @@ pub(crate) struct AgentChoices {
     pub(crate) effort: Option<String>,
     /// System prompt.
     pub(crate) system_prompt: Option<String>,
+    /// Most turns of an attempt.
+    pub(crate) max_turns: Option<String>,
 }
 
 impl AgentEntry {
@@ -189,6 +194,7 @@ impl AgentEntry {
             ("ROLLOUT_AGENT_VERSION", version),
             ("ROLLOUT_EFFORT", choices.effort.as_ref()),
             ("ROLLOUT_SYSTEM_PROMPT", choices.system_prompt.as_ref()),
+            ("ROLLOUT_MAX_TURNS", choices.max_turns.as_ref()),
         ];
         let set = own.chain(chosen).filter_map(|(name, value)| Some((name, value?)));
         set.map(|(name, value)| (name.to_owned(), Template::literal(value))).collect()

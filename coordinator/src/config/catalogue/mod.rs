@@ -142,6 +142,8 @@ impl AgentCatalogue {
 
 #[cfg(test)]
 mod tests {
+    use rollout_protocol::spec::agent::AgentKind;
+
     use super::*;
 
     #[test]
@@ -163,6 +165,50 @@ mod tests {
             .collect();
         files.sort();
         assert_eq!(files, SHIPPED.iter().map(|(file, _)| *file).collect::<Vec<_>>());
+    }
+
+    /// The arguments that the script of an agent gives its program, one a line. `begin` is the beginning of
+    /// the command in the script.
+    fn arguments(agent: &str, begin: &str, home: &Path, variables: &[(&str, &str)]) -> String {
+        let instruction = home.join("instruction.md");
+        fs::write(&instruction, "do it").expect("written");
+        let entry = AgentCatalogue::shipped().find(agent).expect("an agent");
+        let AgentKind::Script { execute: Some(script), .. } = entry.scripts() else {
+            panic!("{agent} has no script");
+        };
+        assert!(script.contains(begin), "{script}");
+        let script = script.replace(begin, "printf '%s\\n' ").replace("/tmp/", "$HOME/");
+        let shown = std::process::Command::new("bash")
+            .args(["-c", &script])
+            .env("HOME", home)
+            .env("PI_CODING_AGENT_DIR", home)
+            .env("ROLLOUT_TASK_INSTRUCTION", &instruction)
+            .envs([("ROLLOUT_MODEL", "m"), ("ROLLOUT_MODEL_DIALECT", "anthropic")])
+            .envs(variables.iter().copied())
+            .output()
+            .expect("bash");
+        assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
+        String::from_utf8_lossy(&shown.stdout).into_owned()
+    }
+
+    #[test]
+    fn effort_and_most_turns_are_arguments_of_the_agents_program() {
+        let home = tempfile::tempdir().expect("a directory");
+        let home = home.path();
+        let effort = ("ROLLOUT_EFFORT", "high");
+        let turns = ("ROLLOUT_MAX_TURNS", "7");
+        let claude = arguments("claude-code", "exec claude ", home, &[effort, turns]);
+        assert!(claude.contains("\n--effort\nhigh\n--max-turns\n7\n"), "{claude}");
+        let plain = arguments("claude-code", "exec claude ", home, &[]);
+        assert!(!plain.contains("--effort") && !plain.contains("--max-turns"), "{plain}");
+        let copilot = arguments("copilot-cli", "exec copilot ", home, &[effort]);
+        assert!(copilot.contains("\n--effort\nhigh\n"), "{copilot}");
+        let goose = arguments("goose", "exec goose ", home, &[turns]);
+        assert!(goose.contains("\n--max-turns\n7\n"), "{goose}");
+        let pi = arguments("pi", "pi --mode ", home, &[effort]);
+        assert!(pi.contains("\n--thinking\nhigh\n"), "{pi}");
+        let models = fs::read_to_string(home.join("models.json")).expect("written");
+        assert!(models.contains(r#"[{"id":"m","reasoning":true}]"#), "{models}");
     }
 
     #[test]

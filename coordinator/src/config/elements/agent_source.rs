@@ -29,6 +29,10 @@ impl<'a> Scripts<'a> {
     }
 }
 
+/// The options of jobs that agents of the catalogue may read.
+const OPTIONS_OF_ENTRIES: [AgentOption; 4] =
+    [AgentOption::Args, AgentOption::Effort, AgentOption::SystemPrompt, AgentOption::MaxTurns];
+
 /// The fields with options of agents that the job does not define itself.
 pub(super) struct OptionFields<'a> {
     pub(super) agent: Field<'a>,
@@ -192,13 +196,17 @@ impl<'a> AgentSource<'a> {
     }
 }
 
+fn max_turns(options: &OptionFields<'_>) -> Option<u32> {
+    let turns = options.max_turns.integer(&(1..=100_000));
+    turns.and_then(|turns| u32::try_from(turns).ok())
+}
+
 fn shell(options: &OptionFields<'_>) -> ShellSpec {
     let default = ShellSpec::default();
-    let turns = options.max_turns.integer(&(1..=100_000));
     let limit = "a number of seconds above 0, at most 86400";
     let command = options.command_timeout_sec.number(limit, |sec| sec > 0.0 && sec <= 86400.0);
     ShellSpec {
-        max_turns: turns.and_then(|n| u32::try_from(n).ok()).unwrap_or(default.max_turns),
+        max_turns: max_turns(options).unwrap_or(default.max_turns),
         command_sec: command.unwrap_or(default.command_sec),
         system_prompt: options.system_prompt.non_empty_string(),
     }
@@ -220,10 +228,11 @@ fn catalogued(
     version: Option<String>,
     options: &OptionFields<'_>,
 ) -> Option<Definition> {
-    let options_of_entry =
-        [AgentOption::Args, AgentOption::Effort, AgentOption::SystemPrompt].into_iter();
-    let mut accepted: Vec<_> =
-        options_of_entry.filter(|option| entry.accepts(*option)).map(AgentOption::as_str).collect();
+    let mut accepted: Vec<_> = OPTIONS_OF_ENTRIES
+        .into_iter()
+        .filter(|option| entry.accepts(*option))
+        .map(AgentOption::as_str)
+        .collect();
     if entry.version.is_some() {
         accepted.push("version");
     }
@@ -238,6 +247,7 @@ fn catalogued(
         args: args.iter().filter_map(Field::text).collect(),
         effort: options.effort.text(),
         system_prompt: options.system_prompt.non_empty_string(),
+        max_turns: max_turns(options).map(|turns| turns.to_string()),
     };
     Some(Definition {
         kind: entry.kind(&choices),

@@ -43,7 +43,8 @@ keys! {
         effort: Value("text"), "none", "Reasoning effort of an agent of the catalogue.";
         system_prompt: Value("text"), "none",
             "System prompt of `shell`, or addition to that of an agent of the catalogue.";
-        max_turns: Value("integer"), "100", "Most model calls of a step of `shell`.";
+        max_turns: Value("integer"), "shell: 100",
+            "Most model calls of a step of `shell`, or turns of an agent of the catalogue.";
         command_timeout_sec: Value("number"), "300", "Time limit of each command of `shell`, s.";
         install: Value("script"), "none", "Bash script, run before the attempt.";
         execute: Value("script"), "none", "Bash script of the attempt.";

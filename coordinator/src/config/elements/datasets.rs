@@ -19,7 +19,7 @@ keys! {
             "registry" => RegistryKeys::ALL;
         repo: Source("text", HostSource::RepositoryAtReference), "",
             "Git repository with tasks anywhere in it: URL or URL@ref; a path is relative to the file.";
-        reference as "ref": Value("text"), "HEAD", "Branch, tag or full commit id of `repo`.";
+        reference as "ref": Value("text"), "HEAD", "Branch, tag or commit id of `repo`.";
         git_commit_id: Value("text"), "that of its repository",
             "With `path`, full commit id of its tasks, for their results: an uploaded directory has no repository.";
         name: Value("text"), "directory name",
@@ -47,7 +47,7 @@ keys! {
             "Directory of the task; with `git_url`, the directory inside the repository.";
         git_url: Source("text", HostSource::Repository), "none", "Git repository with the task.";
         git_commit_id: Value("text"), "HEAD",
-            "Full commit id, branch or tag; without `git_url`, full commit id of the task, for its results.";
+            "Commit id, branch or tag; without `git_url`, full commit id of the task, for its results.";
         format: Value("auto|rollout|harbor"), "auto", "Format of the task.";
     }
 }
@@ -331,7 +331,7 @@ fn check_reference(field: &Field<'_>, reference: &str) -> Option<()> {
         && !reference.contains("..")
         && !reference.chars().any(|c| c.is_control() || " ~^:?*[\\".contains(c));
     if !good {
-        field.bad_value("a branch, a tag or a full commit id");
+        field.bad_value("a branch, a tag or a commit id");
     }
     good.then_some(())
 }

@@ -11,7 +11,8 @@ use super::units::{
 keys! {
     /// Resource overrides of a job.
     pub(crate) table OverrideKeys {
-        override_cpus: Value("number"), "from the task", "CPUs of every environment.";
+        override_cpus: Value("number"), "from the task",
+            "CPUs of every environment; fractions are rounded up.";
         override_memory_mb: Value("integer"), "from the task", "Memory of every environment, MiB.";
         override_memory: Value("amount"), "from the task", "`override_memory_mb` with a unit, such as 2G.";
         override_storage_mb: Value("integer"), "from the task", "Storage of every environment, MiB.";
@@ -76,7 +77,7 @@ impl ResourceOverrides {
 pub(crate) fn read_task(environment: &mut Fields<'_>, unnamed: ResourceCeilings) -> Resources {
     let default = Resources::default();
     let cpus = environment.take(TaskResourceKeys::cpus);
-    let cpus = read_cpus(&cpus, warn_rounded_up);
+    let cpus = read_cpus(&cpus);
     let memory =
         [environment.take(TaskResourceKeys::memory_mb), environment.take(TaskResourceKeys::memory)];
     let storage = [
@@ -102,7 +103,7 @@ pub(crate) fn read_task(environment: &mut Fields<'_>, unnamed: ResourceCeilings)
 /// ceilings.
 pub(crate) fn read_command_resources(environment: &mut Fields<'_>) -> Resources {
     let default = Resources::default();
-    let cpus = read_cpus(&environment.take(PlaceResourceKeys::cpus), warn_rounded_up);
+    let cpus = read_cpus(&environment.take(PlaceResourceKeys::cpus));
     let mut amount = |key| environment.take(key).integer(&(1..=MAX_MIB));
     Resources {
         cpus: cpus.unwrap_or(default.cpus),
@@ -110,10 +111,6 @@ pub(crate) fn read_command_resources(environment: &mut Fields<'_>) -> Resources 
         storage_mb: amount(PlaceResourceKeys::storage_mb).unwrap_or(default.storage_mb),
         ..default
     }
-}
-
-fn warn_rounded_up(field: &Field<'_>) {
-    field.warn("rounded up to whole CPUs: write a whole number");
 }
 
 /// Reads an amount; the newer spelling wins if present.
@@ -143,7 +140,7 @@ pub(crate) fn read_overrides(environment: &mut Fields<'_>) -> ResourceOverrides 
         environment.take(OverrideKeys::override_storage),
     ];
     ResourceOverrides {
-        cpus: read_cpus(&cpus, |_| {}),
+        cpus: read_cpus(&cpus),
         memory_mb: override_amount(&memory),
         storage_mb: override_amount(&storage),
         gpus: read_gpus(&environment.take(OverrideKeys::override_gpus)),
@@ -163,7 +160,7 @@ fn override_amount([newer, older]: &[Field<'_>; 2]) -> Option<u64> {
     newer.integer(&(1..=MAX_MIB)).or_else(|| read_amount(older))
 }
 
-fn read_cpus(field: &Field<'_>, on_quantity: impl FnOnce(&Field<'_>)) -> Option<u32> {
+fn read_cpus(field: &Field<'_>) -> Option<u32> {
     let scalar = field.scalar()?;
     let value = match scalar {
         Scalar::Integer(value, _) => u32::try_from(value).ok().filter(|n| *n > 0),
@@ -175,7 +172,7 @@ fn read_cpus(field: &Field<'_>, on_quantity: impl FnOnce(&Field<'_>)) -> Option<
     match value {
         None => field.bad_value(EXPECTED_CPUS),
         Some(whole) if is_whole(&scalar, whole) => {}
-        Some(_) => on_quantity(field),
+        Some(_) => field.warn("rounded up to whole CPUs: write a whole number"),
     }
     value
 }
@@ -269,11 +266,12 @@ mod tests {
 
     #[test]
     fn resource_override_in_two_spellings_is_refused() {
-        let (overrides, faults, _) = read_fields(
+        let (overrides, faults, warnings) = read_fields(
             "{override_cpus: '1.5', override_memory: 2G, override_storage_mb: 5, override_gpus: 0}",
             read_overrides,
         );
-        assert_eq!(faults, []);
+        // A number of CPUs is rounded up, and this is said.
+        assert_eq!((faults, warnings), (vec![], 1));
         let expected = ResourceOverrides {
             cpus: Some(2),
             memory_mb: Some(2048),

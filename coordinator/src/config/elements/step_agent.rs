@@ -30,7 +30,8 @@ keys! {
         effort: Value("text"), "none", "Reasoning effort of an agent of the catalogue.";
         system_prompt: Value("text"), "none",
             "System prompt of `shell`, or addition to that of an agent of the catalogue.";
-        max_turns: Value("integer"), "100", "Most model calls of `shell`.";
+        max_turns: Value("integer"), "shell: 100",
+            "Most model calls of `shell`, or turns of an agent of the catalogue.";
         command_timeout_sec: Value("number"), "300", "Time limit of each command of `shell`, s.";
         install_timeout_sec: Value("number"), "600", "Time limit of the agent's install script, s.";
     }

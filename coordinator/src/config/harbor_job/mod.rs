@@ -1,6 +1,7 @@
 //! Job files of Harbor, translated into job files of this program before they are read: one reader
 //! checks both. A key without a counterpart is dropped at its default and refused otherwise.
 
+mod options;
 mod tables;
 
 #[cfg(test)]
@@ -8,6 +9,7 @@ mod tests;
 
 use std::path::Path;
 
+use self::options::catalogued_name;
 use self::tables::{
     AGENT, DATASET, DECISIVE, ENVIRONMENT, HARBOR_ONLY, METRIC, RETRY, ROLLOUT_ONLY, TASK, TOP,
     VERIFIER,
@@ -18,9 +20,17 @@ use super::location::SourceLocation;
 use super::reader::join;
 use super::value::{ConfigEntry, ConfigNode, ConfigValue};
 
-/// Trials at a time, and tries of each, in a file that does not say.
+/// Trials at a time in a file that does not say.
 const DEFAULT_CONCURRENCY: i64 = 4;
+
+/// Tries of a trial in a file that does not say.
 const DEFAULT_TRIES: i64 = 1;
+
+/// The first and the longest wait before a further try, ms, in a file that does not say.
+const DEFAULT_WAITS_MS: [i64; 2] = [1000, 60_000];
+
+/// The factor from one wait to the next in a file that does not say.
+const DEFAULT_MULTIPLIER: f64 = 1.0;
 
 /// Exceptions of Harbor after which its infrastructure is at fault, as failures that a run repeats.
 const INFRASTRUCTURE: [&str; 8] = [
@@ -158,7 +168,7 @@ impl Translation<'_> {
             entries.push(entry("n_concurrent_trials", line, integer(DEFAULT_CONCURRENCY)));
         }
         if !has(&entries, "retry") {
-            entries.push(entry("retry", line, tries(DEFAULT_TRIES, line)));
+            entries.push(entry("retry", line, mapping(with_retry_defaults(Vec::new(), line))));
         }
         if !has_agents {
             let name = vec![entry("name", line, text("oracle"))];
@@ -259,25 +269,21 @@ impl Translation<'_> {
 
     fn retry(&mut self, node: ConfigNode, at: &str) -> ConfigNode {
         let line = node.line;
-        let mut entries =
-            self.table(node, at, &RETRY, |this, entry, at| match entry.key.as_str() {
-                "include_exceptions" | "exclude_exceptions" => {
-                    this.exceptions(&entry, at);
-                    None
+        let entries = self.table(node, at, &RETRY, |this, entry, at| match entry.key.as_str() {
+            "include_exceptions" | "exclude_exceptions" => {
+                this.exceptions(&entry, at);
+                None
+            }
+            "max_retries" => Some(match entry.node.value {
+                ConfigValue::Integer { value, .. } => {
+                    renamed(&entry, "max_attempts", integer(value.saturating_add(1)))
                 }
-                "max_retries" => Some(match entry.node.value {
-                    ConfigValue::Integer { value, .. } => {
-                        renamed(&entry, "max_attempts", integer(value.saturating_add(1)))
-                    }
-                    _ => entry,
-                }),
-                "min_wait_sec" => Some(milliseconds(entry, "initial_delay_ms")),
-                _ => Some(milliseconds(entry, "max_delay_ms")),
-            });
-        if !entries.iter().any(|entry| entry.key == "max_attempts") {
-            entries.push(entry("max_attempts", line, integer(DEFAULT_TRIES)));
-        }
-        ConfigNode { line, value: mapping(entries) }
+                _ => entry,
+            }),
+            "min_wait_sec" => Some(milliseconds(entry, "initial_delay_ms")),
+            _ => Some(milliseconds(entry, "max_delay_ms")),
+        });
+        ConfigNode { line, value: mapping(with_retry_defaults(entries, line)) }
     }
 
     fn exceptions(&mut self, entry: &ConfigEntry, at: &str) {
@@ -293,7 +299,8 @@ impl Translation<'_> {
     fn environment(&mut self, node: ConfigNode, at: &str) -> ConfigNode {
         let line = node.line;
         let mut entries =
-            self.table(node, at, &ENVIRONMENT, |_, entry, _| match entry.key.as_str() {
+            self.table(node, at, &ENVIRONMENT, |this, entry, at| match entry.key.as_str() {
+                "override_cpus" => this.cpus(entry, at),
                 "delete" if is_true(&entry.node) => None,
                 "delete" => Some(renamed(&entry, "preserve_env", text("always"))),
                 // An older spelling is a list of `NAME=VALUE`.
@@ -301,6 +308,20 @@ impl Translation<'_> {
             });
         self.make_absolute(&mut entries, "extra_docker_compose");
         ConfigNode { line, value: mapping(entries) }
+    }
+
+    /// A number of CPUs, which is whole here: Harbor gives an environment a part of one.
+    fn cpus(&mut self, entry: ConfigEntry, at: &str) -> Option<ConfigEntry> {
+        let number = match &entry.node.value {
+            ConfigValue::Float { value, .. } => Some(*value),
+            ConfigValue::String(text) => text.trim().parse().ok(),
+            _ => None,
+        };
+        if number.is_some_and(|number: f64| number.is_finite() && number.fract() != 0.0) {
+            self.refuse(at, entry.line, &entry.node, "a whole number of CPUs");
+            return None;
+        }
+        Some(entry)
     }
 
     fn agent(&mut self, node: ConfigNode, at: &str) -> ConfigNode {
@@ -313,7 +334,7 @@ impl Translation<'_> {
                 "model_name" | "kwargs" if is_plain => this.ignored(&entry, at, &name),
                 "model_name" => Some(ConfigEntry { key: "model".to_owned(), ..entry }),
                 "kwargs" => {
-                    options = this.options(entry.node, at);
+                    options = this.options(entry.node, at, &name);
                     None
                 }
                 _ => this.dialect(entry, at),
@@ -323,6 +344,9 @@ impl Translation<'_> {
         self.make_absolute(&mut entries, "skills");
         if !entries.iter().any(|entry| entry.key == "name") {
             entries.push(entry("name", line, text("oracle")));
+        }
+        if let Some(here) = catalogued_name(&name) {
+            entries.push(entry("agent", line, text(here)));
         }
         ConfigNode { line, value: mapping(entries) }
     }
@@ -336,29 +360,6 @@ impl Translation<'_> {
             message: format!("has no effect on the agent `{agent}`"),
         });
         None
-    }
-
-    /// The constructor's arguments of an agent. Its reader names those that it does not have.
-    fn options(&mut self, node: ConfigNode, at: &str) -> Vec<ConfigEntry> {
-        let known: [(&str, HarborKey); 3] = [
-            ("reasoning_effort", HarborKey::Named("effort")),
-            ("version", HarborKey::Same),
-            ("max_turns", HarborKey::Same),
-        ];
-        let entries = self.table(node, at, &known, |_, entry, _| Some(entry));
-        let (known, others): (Vec<_>, Vec<_>) = entries
-            .into_iter()
-            .partition(|entry| ["effort", "version", "max_turns"].contains(&entry.key.as_str()));
-        for entry in others {
-            let path = join(at, &entry.key);
-            self.refuse(
-                &path,
-                entry.line,
-                &entry.node,
-                "`version`, `reasoning_effort` or `max_turns`",
-            );
-        }
-        known
     }
 
     fn dialect(&mut self, entry: ConfigEntry, at: &str) -> Option<ConfigEntry> {
@@ -491,8 +492,37 @@ fn string(node: &ConfigNode, key: &str) -> Option<String> {
     }
 }
 
-fn tries(count: i64, line: usize) -> ConfigValue {
-    mapping(vec![entry("max_attempts", line, integer(count))])
+/// The translated entries of `retry`, with Harbor's defaults where they say nothing.
+fn with_retry_defaults(mut entries: Vec<ConfigEntry>, line: usize) -> Vec<ConfigEntry> {
+    let [first, longest] = DEFAULT_WAITS_MS;
+    let text = format!("{DEFAULT_MULTIPLIER:?}");
+    for (key, value) in [
+        ("max_attempts", integer(DEFAULT_TRIES)),
+        ("initial_delay_ms", integer(first)),
+        ("max_delay_ms", integer(longest)),
+        ("multiplier", ConfigValue::Float { value: DEFAULT_MULTIPLIER, text }),
+    ] {
+        if !entries.iter().any(|entry| entry.key == key) {
+            entries.push(entry(key, line, value));
+        }
+    }
+    // Harbor waits for the longest time at most, also before the second try. Here that is a contradiction.
+    if let Some(longest) = whole(&entries, "max_delay_ms")
+        && whole(&entries, "initial_delay_ms").is_some_and(|first| first > longest)
+    {
+        for entry in entries.iter_mut().filter(|entry| entry.key == "initial_delay_ms") {
+            entry.node.value = integer(longest);
+        }
+    }
+    entries
+}
+
+/// The whole number at a key.
+fn whole(entries: &[ConfigEntry], key: &str) -> Option<i64> {
+    match &entries.iter().find(|entry| entry.key == key)?.node.value {
+        ConfigValue::Integer { value, .. } => Some(*value),
+        _ => None,
+    }
 }
 
 fn renamed(from: &ConfigEntry, name: &str, value: ConfigValue) -> ConfigEntry {

@@ -100,7 +100,7 @@ pub(super) const ENVIRONMENT: [(&str, HarborKey); 19] = [
     ("stream", WithoutEffect),
     ("cpu_enforcement_policy", OnlyDefault),
     ("memory_enforcement_policy", OnlyDefault),
-    ("override_cpus", Same),
+    ("override_cpus", Special),
     ("override_memory_mb", Same),
     ("override_storage_mb", Same),
     ("override_gpus", Same),

@@ -197,6 +197,96 @@ datasets: [{path: /tasks}]
 }
 
 #[test]
+fn waits_between_tries_are_those_of_harbor() {
+    for (retry, waits) in [
+        (json!(null), [1000, 60_000]),
+        (json!({"max_retries": 2}), [1000, 60_000]),
+        (json!({"max_retries": 2, "min_wait_sec": 4}), [4000, 60_000]),
+        // Its longest wait is also that before the second try.
+        (json!({"max_retries": 2, "min_wait_sec": 90.0}), [60_000, 60_000]),
+        (json!({"max_retries": 2, "max_wait_sec": 0.5}), [500, 500]),
+    ] {
+        let mut document = printed();
+        document["retry"] = retry.clone();
+        let (job, errors, _) = read("job.json", &document.to_string());
+        assert_eq!(errors, Vec::<String>::new(), "{retry}");
+        let read = &job.expect("a job")["retry"];
+        assert_eq!(read["multiplier"], json!(1.0), "{retry}");
+        let found = (&read["initial_delay_ms"], &read["max_delay_ms"]);
+        assert_eq!(found, (&json!(waits[0]), &json!(waits[1])), "{retry}");
+    }
+    let mut document = printed();
+    document["retry"] = json!({"max_retries": 2, "wait_multiplier": 3});
+    let (job, _, _) = read("job.json", &document.to_string());
+    assert_eq!(job.expect("a job")["retry"]["multiplier"], json!(3.0));
+}
+
+#[test]
+fn part_of_a_processor_is_refused_and_a_whole_number_read() {
+    for (cpus, expected) in [
+        (json!(1.5), Err("environment.override_cpus")),
+        (json!("1.5"), Err("environment.override_cpus")),
+        (json!(2.0), Ok(2)),
+        (json!(3), Ok(3)),
+    ] {
+        let mut document = printed();
+        document["environment"]["override_cpus"] = cpus.clone();
+        let (job, errors, _) = read("job.json", &document.to_string());
+        match expected {
+            Err(key) => assert_eq!(errors, [key], "{cpus}"),
+            Ok(number) => {
+                assert_eq!(job.expect("a job")["environment"]["override_cpus"], number, "{cpus}");
+            }
+        }
+    }
+}
+
+#[test]
+fn arguments_of_claude_code_are_its_options() {
+    let mut document = printed();
+    let kwargs =
+        json!({"reasoning_effort": "max", "max_turns": 5, "append_system_prompt": "be brief"});
+    let agent = |kwargs: Value| json!([{"name": "claude-code", "model_name": "anthropic/m", "kwargs": kwargs}]);
+    document["agents"] = agent(kwargs);
+    let (job, errors, _) = read("job.json", &document.to_string());
+    assert_eq!(errors, Vec::<String>::new());
+    let env = &job.expect("a job")["agents"][0]["env"];
+    for (name, value) in [
+        ("ROLLOUT_EFFORT", "max"),
+        ("ROLLOUT_MAX_TURNS", "5"),
+        ("ROLLOUT_SYSTEM_PROMPT", "be brief"),
+    ] {
+        assert_eq!(env[name], value, "{env:#}");
+    }
+    let flags =
+        json!({"allowed_tools": "Bash,Edit", "max_budget_usd": 2.5, "fallback_model": null});
+    document["agents"] = agent(flags);
+    let (job, errors, _) = read("job.json", &document.to_string());
+    assert_eq!(errors, Vec::<String>::new());
+    let job = job.expect("a job");
+    let script = job["agents"][0]["execute"].as_str().expect("a script");
+    let words = "set -- '--allowedTools' 'Bash,Edit' '--max-budget-usd' '2.5'\n";
+    assert!(script.contains(words), "{script}");
+    document["agents"] = agent(json!({"permission_mode": "plan"}));
+    let (_, errors, _) = read("job.json", &document.to_string());
+    assert_eq!(errors, ["agents[0].kwargs.permission_mode"]);
+}
+
+#[test]
+fn agent_with_another_name_in_harbor_is_that_of_the_catalogue() {
+    for (name, program) in [("cline-cli", "cline auth"), ("qwen-coder", "qwen ")] {
+        let mut document = printed();
+        document["agents"] = json!([{"name": name, "model_name": "openai/m"}]);
+        let (job, errors, _) = read("job.json", &document.to_string());
+        assert_eq!(errors, Vec::<String>::new());
+        let job = job.expect("a job");
+        assert_eq!(job["agents"][0]["name"], name);
+        let script = job["agents"][0]["execute"].as_str().expect("a script");
+        assert!(script.contains(program), "{script}");
+    }
+}
+
+#[test]
 fn job_file_with_keys_of_both_is_read_as_before() {
     let text = "name: x\ndebug: true\nagents: [{name: oracle}]\ndatasets: [{path: /tasks}]\n";
     let (_, errors, warnings) = read("job.yaml", text);

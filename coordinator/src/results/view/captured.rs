@@ -34,6 +34,11 @@ impl CapturedFile {
     pub fn is_script_output(&self) -> bool {
         ["/stdout.txt", "/stderr.txt", "/build.log"].iter().any(|name| self.path.ends_with(name))
     }
+
+    /// Whether it is known to have no content: it is printed without a header.
+    pub fn is_empty(&self) -> bool {
+        matches!(&self.source, CapturedSource::Blob(output) if output.blob.size_bytes == 0)
+    }
 }
 
 /// Where the content of a captured file is.

@@ -2,6 +2,7 @@
 //! fetched, without their files if the server can leave them out.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -22,6 +23,10 @@ const MIN_DECIMAL_DIGITS: usize = 7;
 
 /// Digits of the longest object id.
 const MAX_DIGITS: usize = 64;
+
+/// Longest time of a fetch, which a misspelled name of a branch causes, too. A million commits are some
+/// 500 MB, which take five minutes at 2 MB/s.
+const LOOKUP_LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// Whether a text may be an abbreviated commit id.
 pub(super) fn is_abbreviation(text: &str) -> bool {
@@ -72,10 +77,16 @@ impl<'a> AllCommits<'a> {
         let max_bytes = self.remote.max_bytes();
         let fetch = |options: &[&str]| {
             let all = QUIET_FETCH.iter().chain(options).chain(ALL_REFERENCES.iter());
-            self.remote.git_bounded(&self.dir, all, &[], max_bytes).map(drop)
+            let bounds = (max_bytes, Some(LOOKUP_LIMIT));
+            self.remote.git_limited(&self.dir, all, &[], bounds).map(drop)
         };
-        let Err(error) = fetch(&WITHOUT_FILES) else { return Ok(()) };
-        if !error.may_be_the_request() {
+        let Err(mut error) = fetch(&WITHOUT_FILES) else { return Ok(()) };
+        if error.is_cut() {
+            // The larger request below would be cut as well.
+            let Err(again) = fetch(&WITHOUT_FILES) else { return Ok(()) };
+            error = again;
+        }
+        if !error.may_be_the_request() || error.is_cut() {
             return Err(error);
         }
         for key in PARTIAL_FETCH_KEYS {

@@ -199,7 +199,7 @@ fn resolve_abbreviations(
         });
         let commit = match fetched {
             Ok(all) => all.find(&id),
-            Err(error) => Err(error.clone()),
+            Err(error) => Err(error.clone().of_lookup(name)),
         };
         match commit {
             Ok(Some(commit)) => *answer = Ok(commit),

@@ -33,6 +33,10 @@ const DENIALS: &[&str] = &[
     "Permission denied (publickey",
 ];
 
+/// Git's words for an answer that broke off, or took too long.
+const CUTS: &[&str] =
+    &["early EOF", "hung up unexpectedly", "unexpected disconnect", "transfer closed", "timed out"];
+
 /// Error of a git call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum GitError {
@@ -121,6 +125,11 @@ impl GitError {
         ];
         !HOPELESS.iter().any(|sign| said.contains(sign))
     }
+
+    /// Whether an answer had begun and broke off, so that another kind of request would bring as much again.
+    pub(super) fn is_cut(&self) -> bool {
+        matches!(self, Self::Failed(said) if CUTS.iter().any(|words| said.contains(words)))
+    }
 }
 
 /// Whether the server answered and does not give the repository, as opposed to an outage.
@@ -135,9 +144,13 @@ fn is_absence(said: &str) -> bool {
     is_404 || is_unknown_scheme(said) || ABSENCES.iter().any(|words| said.contains(words))
 }
 
-/// Whether git fetches no address of its scheme: the calls allow only known ones.
+/// Whether git fetches no address of its scheme: the calls allow only known ones. Git says so in a line of
+/// its own; what a server says has another beginning.
 fn is_unknown_scheme(said: &str) -> bool {
-    said.contains("transport '") && said.contains("' not allowed")
+    said.split("; ").any(|line| {
+        let scheme = line.strip_prefix("fatal: transport '");
+        scheme.is_some_and(|rest| rest.ends_with("' not allowed"))
+    })
 }
 
 /// Git's words for a denial, in short. A page to which a server redirects is told without the query of
@@ -211,6 +224,9 @@ mod tests {
             "fatal: unable to access 'https://h/x.git/': CONNECT tunnel failed, response 502",
             "fatal: '/srv/r' does not appear to be a git repository",
             "fatal: early EOF",
+            // A server may say anything.
+            "remote: transport 'x' not allowed; fatal: early EOF",
+            "remote: transport 'x; remote: this is' not allowed; fatal: early EOF",
         ] {
             assert!(matches!(error(said), FetchError::Unreachable { .. }), "{said}");
             assert!(!error(said).is_of_its_task(), "{said}");

@@ -48,6 +48,10 @@ pub use prune::{FetchedCommit, PrunedCommits, prune};
 /// Suggested fix for a registry or a repository that is not delivered.
 const FETCH_HINT: &str = "check the address, or use `-p DIR` for tasks on this disk";
 
+/// Suggested fix for a name that may be the beginning of a commit's id.
+const LOOKUP_HINT: &str =
+    "try again when the repository answers, or write a branch, a tag or the whole id of a commit";
+
 /// Suggested fix for a repository that its server does not give to this host.
 const DENIED_HINT: &str =
     "check the address, and whether the repository is public or `git` has credentials for it";
@@ -142,6 +146,20 @@ pub enum FetchError {
         /// A similar name, if there is one.
         near: Option<String>,
     },
+    /// The repository has no such branch or tag, and its commits, one of which could have an id that begins
+    /// so, cannot be fetched.
+    #[error(
+        "cannot fetch the repository {url}, in which `{reference}` is not a branch or tag and may be the id \
+         of a commit: {said}"
+    )]
+    UnknownCommits {
+        /// Address, without password.
+        url: String,
+        /// The name as written.
+        reference: String,
+        /// The end of git's output.
+        said: String,
+    },
     /// The repository has no such commit.
     #[error("the commit {commit}, which is not in {url}")]
     MissingCommit {
@@ -211,7 +229,24 @@ impl FetchError {
 
     /// Whether the repository may answer later, so that its last known content is used until then.
     fn is_outage(&self) -> bool {
-        matches!(self, Self::NoGit(_) | Self::Unreachable { .. } | Self::Unresolved { .. })
+        matches!(
+            self,
+            Self::NoGit(_)
+                | Self::Unreachable { .. }
+                | Self::Unresolved { .. }
+                | Self::UnknownCommits { .. }
+        )
+    }
+
+    /// The error of a lookup of a commit by the beginning of its id: an outage decides nothing about the
+    /// name, which may be misspelled or abbreviated.
+    fn of_lookup(self, reference: &str) -> Self {
+        match self {
+            Self::Unreachable { url, said } => {
+                Self::UnknownCommits { url, reference: reference.to_owned(), said }
+            }
+            other => other,
+        }
     }
 
     /// Suggested fix.
@@ -219,6 +254,7 @@ impl FetchError {
         match self {
             Self::NoGit(_) => Some("install `git`".to_owned()),
             Self::Unreachable { .. } | Self::NoRepository { .. } => Some(FETCH_HINT.to_owned()),
+            Self::UnknownCommits { .. } => Some(LOOKUP_HINT.to_owned()),
             Self::Denied { .. } => Some(DENIED_HINT.to_owned()),
             Self::Host { .. } => Some(HOST_HINT.to_owned()),
             Self::TooLarge { .. } => Some(SIZE_HINT.to_owned()),

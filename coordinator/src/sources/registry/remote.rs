@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
+use std::time::Duration;
 
 use rollout_protocol::limits::FETCHED_REPOSITORY_BYTES;
 use rollout_worker::git::Git;
@@ -157,6 +158,17 @@ impl RemoteAccess {
         input: &[u8],
         max_bytes: Option<u64>,
     ) -> Result<Vec<u8>, GitError> {
+        self.git_limited(dir, args, input, (max_bytes, None))
+    }
+
+    /// The same, ended after a time.
+    pub(super) fn git_limited<A: AsRef<OsStr>>(
+        &self,
+        dir: &Path,
+        args: impl IntoIterator<Item = A>,
+        input: &[u8],
+        (max_bytes, limit): (Option<u64>, Option<Duration>),
+    ) -> Result<Vec<u8>, GitError> {
         let route = self.route.as_ref().map_err(Clone::clone)?;
         let git = match route {
             Route::Public(guard) => Git::public(dir, guard.url()),
@@ -170,6 +182,9 @@ impl RemoteAccess {
         let mut call = git.call(settings).args(args).input(input);
         if matches!(route, Route::Local) {
             call = call.variable("GIT_ALLOW_PROTOCOL", "file");
+        }
+        if let Some(limit) = limit {
+            call = call.timeout(limit);
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| GitError::Host(format!("cannot wait: {error}")))?;

@@ -40,8 +40,13 @@ impl Style {
 
     /// The text in lines that fit, further ones indented.
     pub fn wrapped(self, text: &str) -> String {
+        self.wrapped_at(text, INDENT)
+    }
+
+    /// The text in lines that fit, further ones after `indent` blanks.
+    pub fn wrapped_at(self, text: &str, indent: usize) -> String {
         match self.width {
-            Some(width) => format::wrapped(text, width, INDENT),
+            Some(width) => format::wrapped(text, width, indent),
             None => text.to_owned(),
         }
     }

@@ -62,8 +62,15 @@ fn render_with(
         line(failures(report, run_dir, style));
     }
     line(String::new());
-    line(format!("Results: {}", escape::line(place)));
+    line(results(&escape::line(place), style));
     text
+}
+
+/// Where the results are: a place that does not fit beside the word is a line of its own.
+fn results(place: &str, style: Style) -> String {
+    let line = format!("Results: {place}");
+    let fits = style.width.is_none_or(|width| console::measure_text_width(&line) <= width);
+    if fits { line } else { format!("Results:\n  {place}") }
 }
 
 fn counts(result: &JobResult) -> String {
@@ -207,5 +214,5 @@ fn failures(report: &RunReport, run_dir: &Path, style: Style) -> String {
         let (kind, failure) = (group.kind.as_str(), group.failure.as_str());
         vec![group.count.to_string(), kind.to_owned(), failure.to_owned(), example]
     });
-    table::aligned(&[], rows.collect(), 4, style.width)
+    table::with_places(rows.collect(), style.width)
 }

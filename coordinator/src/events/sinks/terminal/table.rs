@@ -28,6 +28,18 @@ pub fn aligned(
     }
 }
 
+/// Rows without header whose last cell is the path or the name of a file, a trial or a page. Where rows
+/// do not fit, these cells are lines of their own, so that each can be copied.
+pub fn with_places(mut rows: Vec<Vec<String>>, width: Option<usize>) -> String {
+    if width.is_none_or(|width| natural_width(&[], &rows) <= width) {
+        return columns(&[], rows, usize::MAX);
+    }
+    let places: Vec<String> = rows.iter_mut().map(|row| row.pop().unwrap_or_default()).collect();
+    let texts = columns(&[], rows, usize::MAX);
+    let lines = texts.lines().zip(places).map(|(text, place)| format!("{text}\n  {place}"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// A table that is wider than the screen.
 fn narrowed(
     mut header: Vec<String>,
@@ -199,6 +211,22 @@ mod tests {
         let table = aligned(&HEADER, rows(&[row, row]), 3, Some(30));
         let one = "trial   agent/dataset/task__1\nerror   agent_failed: it ended\nworker  w";
         assert_eq!(table, format!("{one}\n\n{one}"));
+    }
+
+    #[test]
+    fn place_that_does_not_fit_beside_its_row_is_a_line_of_its_own() {
+        let row =
+            |count: &str, place: &str| [count, "agent_failed", place].map(str::to_owned).to_vec();
+        let rows = || vec![row("2", "jobs/j/a/b__1/error.txt"), row("11", "jobs/j/c__1/error.txt")];
+        let beside = "2   agent_failed  jobs/j/a/b__1/error.txt\n\
+                      11  agent_failed  jobs/j/c__1/error.txt";
+        assert_eq!(with_places(rows(), Some(41)), beside);
+        assert_eq!(with_places(rows(), None), beside);
+        let below = "2   agent_failed\n  jobs/j/a/b__1/error.txt\n\
+                     11  agent_failed\n  jobs/j/c__1/error.txt";
+        assert_eq!(with_places(rows(), Some(40)), below);
+        // A path that is longer than the screen stays whole.
+        assert_eq!(with_places(rows(), Some(20)), below);
     }
 
     #[test]

@@ -233,6 +233,15 @@ Results: jobs/j/result.json
 }
 
 fn summary_of(kinds: &[MetricKind], verdicts: Vec<Verdict>) -> String {
+    summary_in(Path::new("jobs/j"), kinds, verdicts, Style::PLAIN)
+}
+
+fn summary_in(
+    run_dir: &Path,
+    kinds: &[MetricKind],
+    verdicts: Vec<Verdict>,
+    style: Style,
+) -> String {
     let mut ledger = Ledger::default();
     let total = verdicts.len() as u64;
     for (ordinal, verdict) in verdicts.into_iter().enumerate() {
@@ -254,7 +263,17 @@ fn summary_of(kinds: &[MetricKind], verdicts: Vec<Verdict>) -> String {
         has_trial_files: false,
         unwritten: UnwrittenTrials::default(),
     };
-    summary::render(&report, &result, Path::new("jobs/j"), Style::PLAIN)
+    summary::render(&report, &result, run_dir, style)
+}
+
+#[test]
+fn summary_of_narrow_terminal_keeps_places_whole() {
+    let run_dir = Path::new("jobs/a-run-with-a-name-of-its-own");
+    let style = Style { width: Some(40), ..Style::PLAIN };
+    let text = summary_in(run_dir, &[], vec![passed(1.0), timeout()], style);
+    let end = "\nFailures\n1  agent_execution_timeout  agent\n  cpe/data/t__2\n\n\
+               Results:\n  jobs/a-run-with-a-name-of-its-own/result.json\n";
+    assert!(text.ends_with(end), "{text}");
 }
 
 #[test]
