@@ -24,6 +24,13 @@ const TASKS: [(&str, &str, &str); 6] = [
     ("alone", "true", "true"),
 ];
 
+/// A service in the background, not below the command that keeps the container alive. It begins to answer
+/// 3 seconds after its first connection.
+const SLOW_SERVICE: &str = "(perl -MIO::Socket::INET -e '$SIG{PIPE} = \"IGNORE\"; $s = \
+    IO::Socket::INET->new(Listen => 9, LocalAddr => \"127.0.0.1\", LocalPort => 7000) or die; \
+    while ($c = $s->accept) { select(undef, undef, undef, 3) unless $n++; print $c \"ok\\n\"; \
+    close $c }' >/dev/null 2>&1 &)";
+
 /// The wait in the record of a trial: the cause of its end, and its seconds.
 fn wait_of(trial: &TrialDirectory) -> (&str, f64) {
     let wait = &trial.result["environment"]["start_wait"];
@@ -112,5 +119,24 @@ fn agent_starts_when_healthcheck_of_image_succeeds() {
     let message = trial.message();
     assert!(message.contains("HEALTHCHECK of the image failed 2 times in a row"), "{message}");
     assert!(message.contains("code 3: no"), "{message}");
+    assert_nothing_left(&project);
+}
+
+#[test]
+fn service_survives_healthcheck_beyond_its_limit() {
+    let Some(_engine) = DockerEngine::available() else { return };
+    let connect = "exec 3<>/dev/tcp/127.0.0.1/7000";
+    let check = format!(
+        "HEALTHCHECK --interval=1s --timeout=1s --start-period=30s CMD [\"/bin/bash\", \"-c\", \
+         \"{connect} && read -r said <&3 && [ $said = ok ]\"]\n"
+    );
+    let needs = format!("({connect})");
+    let project = with_task(project(), "slow", SLOW_SERVICE, &check, &needs);
+    let arguments = ["run", "-p", "tasks", "-a", "oracle", "--name", "j"];
+    let _ended = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Success);
+    let trial = project.results("j").trial("oracle", "slow");
+    assert_eq!(trial.reward(), Some(1.0), "{:#}", trial.result);
+    let (until, waited) = wait_of(&trial);
+    assert!(until == "healthcheck" && (3.0..60.0).contains(&waited), "{until} {waited}");
     assert_nothing_left(&project);
 }

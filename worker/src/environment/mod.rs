@@ -50,6 +50,7 @@ mod service_hosts;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
 mod single_flight;
 pub mod start;
+pub(crate) mod time_limit;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
 mod upload;
 

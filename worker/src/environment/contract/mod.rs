@@ -122,6 +122,7 @@ checks! {
     Basic files::reading_does_not_follow_symlinks;
     Shell files::transfer_dropped_leaves_environment_usable;
     Shell processes::background_process_survives_end_of_command;
+    Shell processes::command_with_time_limit_is_ended_alone;
     Shell processes::kill_ends_every_process_of_command;
     Basic processes::kill_ends_running_command_and_environment_stays_usable;
     Basic processes::kill_without_processes_succeeds;

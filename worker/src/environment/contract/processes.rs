@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    ContractOutput, EFFECT_TIMEOUT, Environment, ProviderUnderTest, eventually, output, run, shell,
+    ContractOutput, EFFECT_TIMEOUT, Environment, ExecCommand, ProviderUnderTest, eventually,
+    output, run, shell,
 };
+use crate::environment::time_limit;
 
 /// A twice-forked process in its own session that ignores TERM and appends to `/tmp/beats` every 50
 /// ms.
@@ -25,6 +27,22 @@ pub(super) async fn background_process_survives_end_of_command(
 ) {
     output(environment, BEAT).await;
     eventually(environment, "test -s /tmp/beats").await;
+    eventually(environment, ALIVE).await;
+}
+
+pub(super) async fn command_with_time_limit_is_ended_alone(
+    _: &ProviderUnderTest,
+    environment: &dyn Environment,
+) {
+    output(environment, BEAT).await;
+    eventually(environment, "test -s /tmp/beats").await;
+    let (limit, endless) = (Duration::from_secs(1), shell("while :; do sleep 1000; done"));
+    let argv = time_limit::limited(&endless.argv, limit);
+    let began = tokio::time::Instant::now();
+    let running = environment.exec(ExecCommand { argv, ..endless }, discard_output());
+    let ended = tokio::time::timeout(EFFECT_TIMEOUT, running).await.expect("it has a limit");
+    let exit = ended.unwrap_or_else(|f| panic!("{}", f.chain()));
+    assert!(time_limit::is_end_at_limit(exit, began.elapsed(), limit), "{exit:?}");
     eventually(environment, ALIVE).await;
 }
 

@@ -23,6 +23,8 @@
 //! | `remove` | something removes the environment, and the script fails: 1 |
 //! | `panic` | the provider panics |
 //!
+//! A command with a time limit that the environment keeps itself (`time_limit`) ends there: 137.
+//!
 //! Every user exists, except those whose names begin with `no-such`.
 
 mod environment;

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::{FakeEnvironmentState, FakeLifecycle, FileNode, FileTree, WORKDIR};
 use crate::environment::{
-    CommandExit, ExecCommand, Failure, FailureKind, OutputSink, OutputStream,
+    CommandExit, ExecCommand, Failure, FailureKind, OutputSink, OutputStream, time_limit,
 };
 
 /// Gives a statement short access to its environment.
@@ -46,15 +46,23 @@ pub(super) async fn run(
     })?;
     env.extend(command.env.clone());
     let workdir = command.workdir.clone().or(workdir).unwrap_or_else(|| WORKDIR.to_owned());
-    let script = script(world, &command, &workdir)?;
+    let (limit, argv) = without_limit(&command.argv);
+    let script = script(world, argv, &workdir)?;
     let shell = FakeShell { world, env, workdir, stdin: Mutex::default() };
     kills.borrow_and_update();
+    let at_limit = async {
+        match limit {
+            Some(limit) => tokio::time::sleep(limit).await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
         biased;
         _ = kills.changed() => {
             shell.with(|_| ())?;
             Ok(CommandExit { code: 137 })
         }
+        () = at_limit => Ok(CommandExit { code: 137 }),
         ended = shell.script(&script) => match ended {
             Ok(()) => Ok(CommandExit { code: 0 }),
             Err(StatementEnd::Exit(code)) => Ok(CommandExit { code }),
@@ -63,14 +71,20 @@ pub(super) async fn run(
     }
 }
 
+/// The time limit that the environment keeps for a command, and the command.
+fn without_limit(argv: &[String]) -> (Option<Duration>, &[String]) {
+    match argv {
+        [_, _, script, seconds, command @ ..] if script == time_limit::SCRIPT => {
+            (seconds.parse().ok().map(Duration::from_secs), command)
+        }
+        _ => (None, argv),
+    }
+}
+
 /// The script text of a command.
-fn script(
-    world: &ShellContext<'_>,
-    command: &ExecCommand,
-    workdir: &str,
-) -> Result<String, Failure> {
+fn script(world: &ShellContext<'_>, argv: &[String], workdir: &str) -> Result<String, Failure> {
     let not_started = |what: &str| Failure::new(FailureKind::NotStarted, format!("no {what}"));
-    let argv: Vec<&str> = command.argv.iter().map(String::as_str).collect();
+    let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
     match argv[..] {
         ["/bin/sh" | "sh" | "bash", "-c", text] => Ok(text.to_owned()),
         ["/bin/sh" | "sh" | "bash", path, ..] => {

@@ -8,12 +8,18 @@ use rollout_protocol::spec::timeout::seconds;
 use tokio::time::Instant;
 
 use crate::agents::shell;
-use crate::environment::{ExecCommand, FailureKind, ImageHealthcheck};
+use crate::environment::{
+    CommandExit, Environment, ExecCommand, Failure, FailureKind, ImageHealthcheck, time_limit,
+};
 use crate::executor::errors::SetupError;
 use crate::executor::{self, Capture, ManagedEnvironment, NormalExit, ScriptEnd, stderr_summary};
 
 /// Time between checks of an image while failures do not count, unless the image names one.
 const IMAGE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time after its limit for the end of a check by its environment: a loaded host needs seconds to start
+/// a command. A check that still runs then is ended with all other processes.
+const END_WITHIN: Duration = Duration::from_secs(10);
 
 /// What to do about the healthcheck of an image that fails.
 pub(super) const IMAGE_HINT: &str = "; the CMD of the image does not run here: a healthcheck or a \
@@ -105,19 +111,30 @@ async fn check_once(
     let argv = check.argv.clone();
     let command = ExecCommand { argv, env: environment.network_env(), workdir: None, user: None };
     let (running, limit) = (environment.expect_running(), check.limit);
-    let ran =
-        executor::run_command(running, command, limit, capture.clone(), NormalExit::AnyCode).await;
+    let began = Instant::now();
+    let ran = executor::run_until(
+        running,
+        run_limited(running, command, limit, capture.clone()),
+        limit.saturating_add(END_WITHIN),
+        NormalExit::AnyCode,
+        std::future::pending(),
+    )
+    .await;
     if let Some(left) = ran.processes_left {
         return Err(SetupError::Create(left));
     }
+    let exceeded = || Err(format!("it exceeded its time limit of {limit:?}"));
     Ok(match ran.end {
         ScriptEnd::Exited(exit) if exit.code == 0 => Ok(()),
+        ScriptEnd::Exited(exit) if time_limit::is_end_at_limit(exit, began.elapsed(), limit) => {
+            exceeded()
+        }
         ScriptEnd::Exited(exit) => {
             let words = stderr_summary(&capture).await;
             let said = if words.is_empty() { "" } else { ": " };
             Err(format!("it ended with code {}{said}{words}", exit.code))
         }
-        ScriptEnd::TimedOut => Err(format!("it exceeded its time limit of {limit:?}")),
+        ScriptEnd::TimedOut => exceeded(),
         ScriptEnd::Failed(failure) if failure.kind == FailureKind::NotStarted => {
             // Programs of the environment can have ended it: then it is not the check that fails.
             running.check_running().await.map_err(SetupError::Create)?;
@@ -125,4 +142,23 @@ async fn check_once(
         }
         ScriptEnd::Failed(failure) => return Err(SetupError::Create(failure)),
     })
+}
+
+/// Runs the check, which the environment ends alone at its limit: a service that is slow to answer lives
+/// on.
+async fn run_limited(
+    environment: &dyn Environment,
+    command: ExecCommand,
+    limit: Duration,
+    output: Arc<Capture>,
+) -> Result<CommandExit, Failure> {
+    let argv = time_limit::limited(&command.argv, limit);
+    let limited = ExecCommand { argv, ..command.clone() };
+    match environment.exec(limited, output.clone()).await {
+        // Some images have no shell, and a check that needs none.
+        Err(failure) if failure.kind == FailureKind::NotStarted => {
+            environment.exec(command, output).await
+        }
+        ended => ended,
+    }
 }

@@ -8,7 +8,7 @@ use rollout_protocol::spec::task::Healthcheck;
 use super::super::testing::TrialFixture;
 use super::{error, error_summary, run};
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
-use crate::environment::{FailureKind, ImageHealthcheck, OwnHealthcheck};
+use crate::environment::{FailureKind, ImageHealthcheck, OwnHealthcheck, time_limit};
 
 /// A check of an image by a script, with Docker's default times.
 fn check(script: &str) -> ImageHealthcheck {
@@ -49,7 +49,9 @@ async fn healthcheck_of_image_is_waited_for_and_recorded() {
     let observed = (wait.processes, wait.sockets);
     assert_eq!((wait.until, observed), (StartWaitEnd::Healthcheck, (None, None)));
     assert!((1.0..9.0).contains(&wait.waited_sec), "{wait:?}");
-    assert_eq!(rig.provider.commands()[0].argv, ["sh", "-c", "test -e /ready"]);
+    let command = ["sh", "-c", "test -e /ready"].map(str::to_owned);
+    let limited = time_limit::limited(&command, Duration::from_secs(30));
+    assert_eq!(rig.provider.commands()[0].argv, limited);
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,6 +7,7 @@ mod format_doubt;
 mod harness;
 mod harness_control;
 mod harness_live;
+mod health;
 mod hostile;
 mod image_health;
 mod parking;

@@ -15,7 +15,7 @@ use rollout_protocol::wire::offer;
 use super::super::testing::TrialFixture;
 use super::{error, error_summary, output, outputs, run};
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
-use crate::environment::{FailureKind, HostProxies, Upload};
+use crate::environment::{FailureKind, HostProxies, Upload, time_limit};
 use crate::secrets::TrialVariables;
 
 fn env(command: &crate::environment::ExecCommand) -> Vec<String> {
@@ -274,7 +274,9 @@ async fn healthcheck_failed_is_environment_start_error() {
     rig.provider.image_file("/ready", "");
     rig.task.environment.healthcheck = Some(check("test -e /ready"));
     assert!(run(&rig).await.record.verdict.passed());
-    assert_eq!(rig.provider.commands()[0].argv, ["bash", "-c", "test -e /ready"]);
+    let command = ["bash", "-c", "test -e /ready"].map(str::to_owned);
+    let limited = time_limit::limited(&command, Duration::from_secs(30));
+    assert_eq!(rig.provider.commands()[0].argv, limited);
     rig.task.environment.healthcheck = Some(check("vanish"));
     assert!(error(&run(&rig).await).is_retryable());
 }
