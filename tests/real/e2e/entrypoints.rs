@@ -80,7 +80,8 @@ fn agent_starts_after_services_of_entrypoint() {
         (until.to_owned(), waited)
     };
     let (until, waited) = seconds("alone");
-    assert!(until == "idle" && waited < 0.5, "{until} {waited}");
+    // An observation takes a second.
+    assert!(until == "idle" && waited < 1.0, "{until} {waited}");
     let (until, waited) = seconds("socket");
     assert!(until == "settled" && waited < 8.0, "{until} {waited}");
     let (until, waited) = seconds("late");

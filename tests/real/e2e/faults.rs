@@ -167,7 +167,10 @@ fn agent_whose_sandbox_is_removed_has_no_verdict() {
         all.find(|sandbox| sandbox.join("root/logs/agent/began").exists())
     };
     wait::until(DEADLINE, "the agent to begin", || begun().is_some());
-    fs::remove_dir_all(begun().expect("it waits")).expect("removed");
+    // Gone at once: a removal of its parts could take longer than the agent lives after the first.
+    let gone = project.path().join("gone");
+    fs::rename(begun().expect("it waits"), &gone).expect("renamed");
+    fs::remove_dir_all(gone).expect("removed");
     let _ended = run.wait(DEADLINE).expect_code(ExitCode::Infrastructure);
     let results = project.results("removed");
     let trial = results.trial("waits", "passes");
