@@ -167,11 +167,11 @@ impl DiskWatch {
         is_busy: impl Fn() -> bool,
         mut changes: watch::Receiver<()>,
     ) -> Infallible {
-        let mut last_query: Option<Instant> = None;
+        let mut query_due = Instant::now();
         loop {
-            if last_query.is_none_or(|asked| asked.elapsed() >= QUERY_INTERVAL) {
+            if query_due <= Instant::now() {
                 self.query_providers().await;
-                last_query = Some(Instant::now());
+                query_due = next_time(QUERY_INTERVAL);
             }
             self.measure().await;
             if is_busy() && !self.state().directories.is_empty() {
@@ -179,7 +179,7 @@ impl DiskWatch {
                 continue;
             }
             tokio::select! {
-                () = tokio::time::sleep(QUERY_INTERVAL) => {}
+                () = tokio::time::sleep_until(next_time(QUERY_INTERVAL)) => {}
                 Ok(()) = changes.changed() => tokio::time::sleep(MEASURE_INTERVAL).await,
             }
         }
@@ -391,8 +391,9 @@ mod tests {
         let take_measurement = || watch.state().directories[0].space.take().is_some();
         let (long, short) = (QUERY_INTERVAL / 2, MEASURE_INTERVAL * 3 / 2);
         let test = async {
+            tokio::time::sleep_until(next_time(QUERY_INTERVAL)).await;
             tokio::time::sleep(short).await;
-            assert!(take_measurement(), "at the start");
+            assert!(take_measurement(), "after the interval");
             tokio::time::sleep(long).await;
             assert!(!take_measurement(), "nothing runs");
             is_busy.store(true, Ordering::Relaxed);
@@ -403,7 +404,9 @@ mod tests {
             }
             is_busy.store(false, Ordering::Relaxed);
             tokio::time::sleep(short).await;
-            take_measurement();
+            tokio::time::sleep_until(next_time(QUERY_INTERVAL)).await;
+            tokio::time::sleep(short).await;
+            assert!(take_measurement(), "after the interval");
             tokio::time::sleep(long).await;
             assert!(!take_measurement(), "nothing runs any more");
         };
