@@ -72,7 +72,8 @@ pub(super) async fn are_usable(shared: &WorkerShared) -> bool {
     are_usable_at(shared, age_for_pull(shared)).await
 }
 
-/// The same for work that has arrived, which may have been long after the checks before the pull.
+/// The same for work that has arrived, which may have been long after the checks before the pull. It is
+/// given back before its lease ends without an extension.
 pub(super) async fn may_begin(shared: &WorkerShared) -> bool {
     if shared.disks.was_well_lately() {
         return true;
@@ -80,6 +81,7 @@ pub(super) async fn may_begin(shared: &WorkerShared) -> bool {
     tokio::select! {
         is_usable = are_usable_at(shared, CheckAge::Recent) => is_usable,
         // A disk may give no answer.
+        () = tokio::time::sleep(shared.config.lease / 4) => false,
         () = shared.wait_for_shutdown() => false,
     }
 }

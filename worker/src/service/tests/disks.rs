@@ -58,6 +58,7 @@ async fn worker_whose_directory_is_gone_takes_no_work_and_says_so() {
 #[tokio::test(start_paused = true)]
 async fn work_that_arrives_on_a_disk_that_has_failed_is_given_back() {
     let scene = checked_worker();
+    scene.until("it is checked", async || scene.runner.disks.was_well_lately()).await;
     scene.until("the last check is old", async || !scene.runner.disks.was_well_lately()).await;
     let moved = MovedDirectory::of(&scene);
     scene.offer([1]).await;

@@ -79,7 +79,12 @@ impl PoolClasses {
         arrivals: &PullBuffer,
     ) -> Result<(), QueueError> {
         let offers = *client.incarnation.offers().borrow();
-        if self.refresh_due(offers) > Instant::now() {
+        // Offers that have arrived may be of a pool that another store was bound to meanwhile.
+        let due = match arrivals.has_arrived() {
+            true => self.state().due,
+            false => self.refresh_due(offers),
+        };
+        if due > Instant::now() {
             return Ok(());
         }
         self.refresh(client, arrivals).await
