@@ -93,6 +93,10 @@ pub fn main() -> ProcessExit {
 /// Longest wait at the end for blocking work that was left, such as a removal of files.
 const END_LIMIT: Duration = Duration::from_secs(30);
 
+/// How long a thread for blocking work waits for more: longer than the pauses between the disk checks of a
+/// process that runs nothing, each of which would start a thread.
+const THREAD_KEEP_ALIVE: Duration = Duration::from_secs(15);
+
 /// Runs the program with a decorator around a worker's runner: tests need workers that die on
 /// request.
 pub fn main_with(decorate: RunnerDecorator) -> ProcessExit {
@@ -183,6 +187,7 @@ async fn dispatch(
 fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
+        .thread_keep_alive(THREAD_KEEP_ALIVE)
         .build()
         .map_err(|error| CliError::failure("cannot start the runtime", &error))
 }

@@ -31,8 +31,12 @@ use crate::shown_path::shown;
 /// unnoticed. A measurement that is not older needs no repetition before more work is taken.
 const MEASURE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Time between two checks by a write, each of which waits for the disk.
+/// Time between two checks by a write, each of which waits for the disk, while executions run or after a
+/// fault.
 const WRITE_INTERVAL: Duration = Duration::from_secs(2);
+
+/// The same while nothing runs. Work that arrives then waits for a check of its own.
+const IDLE_WRITE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A check by a write that is not older needs no repetition before more work is taken.
 const WRITE_CHECK_AGE: Duration = Duration::from_secs(1);
@@ -44,6 +48,13 @@ const QUERY_INTERVAL: Duration = Duration::from_secs(10);
 /// Time limit of such a query.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
+/// Age up to which checks and measurements count while nothing runs: until after the next ones.
+const IDLE_CHECK_AGE: Duration = Duration::from_secs(15);
+
+/// Age from which checks and measurements say too little for work that has arrived. They are newer while
+/// executions run.
+const ARRIVAL_CHECK_AGE: Duration = Duration::from_secs(4);
+
 /// Why a directory is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskUse {
@@ -53,6 +64,15 @@ pub enum DiskUse {
     Work,
     /// Temporary files of this process may be there.
     Temporary,
+}
+
+/// How new checks and measurements must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CheckAge {
+    /// As new as they are while executions run.
+    Recent,
+    /// As new as they are while nothing runs, unless the last ones found a fault.
+    Idle,
 }
 
 /// Monitors the disks of a worker. The default monitors none.
@@ -117,15 +137,28 @@ impl DiskWatch {
         changes: watch::Receiver<()>,
     ) -> Infallible {
         tokio::select! {
-            never = self.measure_forever(is_busy, changes) => never,
-            never = self.check_forever() => never,
+            never = self.measure_forever(&is_busy, changes.clone()) => never,
+            never = self.check_forever(&is_busy, changes) => never,
         }
     }
 
-    async fn check_forever(&self) -> Infallible {
+    async fn check_forever(
+        &self,
+        is_busy: impl Fn() -> bool,
+        mut changes: watch::Receiver<()>,
+    ) -> Infallible {
         loop {
-            self.writes.check(WRITE_CHECK_AGE).await;
-            tokio::time::sleep_until(next_time(WRITE_INTERVAL)).await;
+            let fault = self.writes.check(WRITE_CHECK_AGE).await;
+            if is_busy() || fault.is_some() {
+                tokio::time::sleep_until(next_time(WRITE_INTERVAL)).await;
+                continue;
+            }
+            tokio::select! {
+                () = tokio::time::sleep_until(next_time(IDLE_WRITE_INTERVAL)) => {}
+                Ok(()) = changes.changed() => {
+                    tokio::time::sleep_until(next_time(WRITE_INTERVAL)).await;
+                }
+            }
         }
     }
 
@@ -134,11 +167,11 @@ impl DiskWatch {
         is_busy: impl Fn() -> bool,
         mut changes: watch::Receiver<()>,
     ) -> Infallible {
-        let mut last_query: Option<Instant> = None;
+        let mut query_due = Instant::now();
         loop {
-            if last_query.is_none_or(|asked| asked.elapsed() >= QUERY_INTERVAL) {
+            if query_due <= Instant::now() {
                 self.query_providers().await;
-                last_query = Some(Instant::now());
+                query_due = next_time(QUERY_INTERVAL);
             }
             self.measure().await;
             if is_busy() && !self.state().directories.is_empty() {
@@ -146,7 +179,7 @@ impl DiskWatch {
                 continue;
             }
             tokio::select! {
-                () = tokio::time::sleep(QUERY_INTERVAL) => {}
+                () = tokio::time::sleep_until(next_time(QUERY_INTERVAL)) => {}
                 Ok(()) = changes.changed() => tokio::time::sleep(MEASURE_INTERVAL).await,
             }
         }
@@ -163,28 +196,43 @@ impl DiskWatch {
         state.directories.iter().find_map(full)
     }
 
-    /// A disk with too little space for more work, if any.
-    pub async fn low(&self) -> Option<String> {
-        let measured = self.state().measured;
-        if measured.is_none_or(|at| at.elapsed() >= MEASURE_INTERVAL) {
+    /// A disk with too little space for more work, if any. Measures the disks, unless that was done lately.
+    pub async fn low(&self, age: CheckAge) -> Option<String> {
+        let (measured, is_well) = {
+            let state = self.state();
+            (state.measured, state.fault.is_none() && state.low().is_none())
+        };
+        let limit = match age {
+            CheckAge::Idle if is_well => IDLE_CHECK_AGE,
+            CheckAge::Idle | CheckAge::Recent => MEASURE_INTERVAL,
+        };
+        if measured.is_none_or(|at| at.elapsed() >= limit) {
             self.measure().await;
         }
-        let state = self.state();
-        let low = |directory: &WatchedDirectory| {
-            let space = directory.space.filter(|space| space.is_low())?;
-            let floor = space.floor_text();
-            let path = shown(&directory.path);
-            Some(format!("the disk of {path} is nearly full ({space}, {floor} needed)"))
-        };
-        let holds_back = |place: &&WatchedDirectory| place.purpose != DiskUse::Temporary;
-        state.directories.iter().filter(holds_back).find_map(low)
+        self.state().low()
     }
 
     /// Why a directory of this process takes no writes at present, or a disk gives no answer, if one does
-    /// not. Checks the directory, unless that was done a moment ago.
-    pub async fn failed(&self) -> Option<WriteFault> {
-        let fault = self.writes.check(WRITE_CHECK_AGE).await;
+    /// not. Checks the directory, unless that was done lately.
+    pub async fn failed(&self, age: CheckAge) -> Option<WriteFault> {
+        let limit = match age {
+            CheckAge::Idle if self.last_failed().is_none() => IDLE_CHECK_AGE,
+            CheckAge::Idle | CheckAge::Recent => WRITE_CHECK_AGE,
+        };
+        let fault = self.writes.check(limit).await;
         fault.or_else(|| self.state().fault.clone())
+    }
+
+    /// Whether the last check and the last measurement are new enough for work that has arrived, and found
+    /// nothing. Waits for no disk.
+    pub fn was_well_lately(&self) -> bool {
+        let is_measured = {
+            let state = self.state();
+            let is_new = |at: Instant| at.elapsed() < ARRIVAL_CHECK_AGE;
+            let is_well = state.fault.is_none() && state.low().is_none();
+            is_well && (state.directories.is_empty() || state.measured.is_some_and(is_new))
+        };
+        is_measured && self.writes.is_recent(ARRIVAL_CHECK_AGE) && self.writes.fault().is_none()
     }
 
     /// The fault that the last check or measurement found, if it found one. Waits for no disk.
@@ -282,6 +330,18 @@ impl DiskWatch {
 }
 
 impl DiskWatchState {
+    /// A disk with too little space for more work at the last measurement, if any.
+    fn low(&self) -> Option<String> {
+        let low = |directory: &WatchedDirectory| {
+            let space = directory.space.filter(|space| space.is_low())?;
+            let floor = space.floor_text();
+            let path = shown(&directory.path);
+            Some(format!("the disk of {path} is nearly full ({space}, {floor} needed)"))
+        };
+        let holds_back = |place: &&WatchedDirectory| place.purpose != DiskUse::Temporary;
+        self.directories.iter().filter(holds_back).find_map(low)
+    }
+
     /// Records why a measurement failed. Logged once.
     fn record_fault(&mut self, found: MeasurementFault) {
         let (message, is_silent) = match found {
@@ -320,7 +380,7 @@ mod tests {
         let watch = DiskWatch::new(paths, []);
         let began = Instant::now();
         assert_eq!(watch.full_since(began).await, None);
-        assert_eq!(watch.low().await, None);
+        assert_eq!(watch.low(CheckAge::Recent).await, None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -331,8 +391,9 @@ mod tests {
         let take_measurement = || watch.state().directories[0].space.take().is_some();
         let (long, short) = (QUERY_INTERVAL / 2, MEASURE_INTERVAL * 3 / 2);
         let test = async {
+            tokio::time::sleep_until(next_time(QUERY_INTERVAL)).await;
             tokio::time::sleep(short).await;
-            assert!(take_measurement(), "at the start");
+            assert!(take_measurement(), "after the interval");
             tokio::time::sleep(long).await;
             assert!(!take_measurement(), "nothing runs");
             is_busy.store(true, Ordering::Relaxed);
@@ -343,7 +404,9 @@ mod tests {
             }
             is_busy.store(false, Ordering::Relaxed);
             tokio::time::sleep(short).await;
-            take_measurement();
+            tokio::time::sleep_until(next_time(QUERY_INTERVAL)).await;
+            tokio::time::sleep(short).await;
+            assert!(take_measurement(), "after the interval");
             tokio::time::sleep(long).await;
             assert!(!take_measurement(), "nothing runs any more");
         };
@@ -352,6 +415,61 @@ mod tests {
             never = watch.watch(is_busy, changes.subscribe()) => match never {},
             () = test => {}
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn disk_is_written_to_often_only_while_executions_run() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let watch = DiskWatch::new([(dir.path().to_owned(), DiskUse::Own)], []);
+        let (is_busy, changes) = (AtomicBool::new(false), watch::Sender::new(()));
+        let second = Duration::from_secs(1);
+        // How often, in 20 seconds, the last check is older than those of a worker with executions.
+        let count_old = async || {
+            let mut count = 0;
+            for _ in 0..20 {
+                tokio::time::sleep(second).await;
+                assert!(watch.writes.is_recent(IDLE_CHECK_AGE));
+                count += u32::from(!watch.writes.is_recent(WRITE_INTERVAL + second / 2));
+            }
+            count
+        };
+        let test = async {
+            tokio::time::sleep(WRITE_INTERVAL).await;
+            assert!(count_old().await >= 10, "nothing runs");
+            is_busy.store(true, Ordering::Relaxed);
+            changes.send_replace(());
+            tokio::time::sleep(2 * WRITE_INTERVAL).await;
+            assert_eq!(count_old().await, 0);
+            is_busy.store(false, Ordering::Relaxed);
+            tokio::time::sleep(2 * WRITE_INTERVAL).await;
+            assert!(count_old().await >= 10, "nothing runs any more");
+        };
+        let is_busy = || is_busy.load(Ordering::Relaxed);
+        tokio::select! {
+            never = watch.watch(is_busy, changes.subscribe()) => match never {},
+            () = test => {}
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn check_of_an_idle_worker_counts_until_it_finds_a_fault() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let own = dir.path().join("own");
+        std::fs::create_dir(&own).expect("made");
+        let watch = DiskWatch::new([(own.clone(), DiskUse::Own)], []);
+        assert_eq!(
+            (watch.low(CheckAge::Idle).await, watch.failed(CheckAge::Idle).await),
+            (None, None)
+        );
+        assert!(watch.was_well_lately());
+        std::fs::remove_dir(&own).expect("removed");
+        tokio::time::advance(ARRIVAL_CHECK_AGE).await;
+        assert!(!watch.was_well_lately(), "work that arrives needs a check");
+        assert_eq!(watch.failed(CheckAge::Idle).await, None, "a pull needs none");
+        assert!(watch.failed(CheckAge::Recent).await.is_some());
+        std::fs::create_dir(&own).expect("made");
+        tokio::time::advance(WRITE_CHECK_AGE).await;
+        assert_eq!(watch.failed(CheckAge::Idle).await, None, "its end is seen soon");
     }
 
     #[tokio::test(start_paused = true)]
@@ -375,14 +493,14 @@ mod tests {
             }
             tokio::time::advance(disk_work::ANSWER_LIMIT + Duration::from_millis(1)).await;
         };
-        let (low, ()) = tokio::join!(watch.low(), pass_limit);
+        let (low, ()) = tokio::join!(watch.low(CheckAge::Recent), pass_limit);
         assert_eq!(low, None, "it is not known to be full");
         let fault = watch.last_failed().expect("it gives no answer");
         assert!(fault.message.contains("the disk of /hung: no answer"), "{fault:?}");
         assert!(fault.is_silent && !fault.is_shortage);
         let asked = Instant::now();
         assert_eq!(watch.full_since(asked).await, None);
-        assert_eq!(watch.failed().await, Some(fault));
+        assert_eq!(watch.failed(CheckAge::Recent).await, Some(fault));
         assert_eq!(asked.elapsed(), Duration::ZERO, "nothing waits for it a second time");
         drop(answer);
         let deadline = std::time::Instant::now() + Duration::from_secs(10);
@@ -391,7 +509,7 @@ mod tests {
             watch.measure().await;
             tokio::task::yield_now().await;
         }
-        assert_eq!(watch.failed().await, None);
+        assert_eq!(watch.failed(CheckAge::Recent).await, None);
     }
 
     #[tokio::test]
@@ -403,11 +521,11 @@ mod tests {
         };
         let paths = [("/works".into(), DiskUse::Work)];
         let watch = DiskWatch { meter: SpaceMeter::with_reader(read), ..DiskWatch::new(paths, []) };
-        assert_eq!(watch.low().await, None);
-        let fault = watch.failed().await.expect("a fault");
+        assert_eq!(watch.low(CheckAge::Recent).await, None);
+        let fault = watch.failed(CheckAge::Recent).await.expect("a fault");
         assert!(fault.message.contains("a bug") && !fault.is_silent, "{fault:?}");
-        assert_eq!(watch.low().await, None);
-        assert_eq!(watch.failed().await, None, "it is measured");
+        assert_eq!(watch.low(CheckAge::Recent).await, None);
+        assert_eq!(watch.failed(CheckAge::Recent).await, None, "it is measured");
     }
 
     #[tokio::test]
@@ -420,6 +538,10 @@ mod tests {
         assert_eq!(found, "the disk of /nowhere was full (0 of 4 MiB free)");
         tokio::time::sleep(Duration::from_millis(2)).await;
         assert_eq!(watch.full_since(Instant::now()).await, None);
-        assert_eq!(watch.low().await, None, "a temporary directory holds nothing back");
+        assert_eq!(
+            watch.low(CheckAge::Recent).await,
+            None,
+            "a temporary directory holds nothing back"
+        );
     }
 }

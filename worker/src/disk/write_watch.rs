@@ -68,6 +68,11 @@ impl WriteWatch {
         Some(message.clone())
     }
 
+    /// Whether the last check is newer than this. There is nothing to check without a directory.
+    pub(super) fn is_recent(&self, age: Duration) -> bool {
+        self.directories.is_empty() || self.state().checked.is_some_and(|at| at.elapsed() < age)
+    }
+
     /// Makes the next check due at once.
     pub(super) fn expire(&self) {
         self.state().checked = None;

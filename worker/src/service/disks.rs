@@ -10,7 +10,7 @@ use rollout_protocol::wire::control::StopLevel;
 
 use super::WorkerShared;
 use super::connection::wait_for_update;
-use crate::disk::WriteFault;
+use crate::disk::{CheckAge, WriteFault};
 
 /// Interval of checks of a disk that takes no work.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -37,7 +37,8 @@ pub(super) async fn watch_disks(shared: Arc<WorkerShared>) -> Infallible {
 /// once, as are other faults where they are found.
 pub(super) async fn wait_for_disks(shared: &WorkerShared) {
     loop {
-        let low = shared.disks.low().await;
+        let age = age_for_pull(shared);
+        let low = shared.disks.low(age).await;
         let was_low = shared.low_disk.swap(low.is_some(), Ordering::Relaxed);
         match &low {
             Some(low) if !was_low => {
@@ -51,16 +52,42 @@ pub(super) async fn wait_for_disks(shared: &WorkerShared) {
         if was_low != low.is_some() {
             shared.registry.note_change();
         }
-        if low.is_none() && shared.disks.failed().await.is_none() {
+        if low.is_none() && shared.disks.failed(age).await.is_none() {
             return;
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Whether every disk has space for more work and takes writes.
+/// How new checks must be before a pull. A worker without executions checks its disks when work arrives.
+fn age_for_pull(shared: &WorkerShared) -> CheckAge {
+    match shared.registry.is_empty() {
+        true => CheckAge::Idle,
+        false => CheckAge::Recent,
+    }
+}
+
+/// Whether every disk has space for more work and takes writes, before a pull.
 pub(super) async fn are_usable(shared: &WorkerShared) -> bool {
-    shared.disks.low().await.is_none() && shared.disks.failed().await.is_none()
+    are_usable_at(shared, age_for_pull(shared)).await
+}
+
+/// The same for work that has arrived, which may have been long after the checks before the pull. It is
+/// given back before its lease ends without an extension.
+pub(super) async fn may_begin(shared: &WorkerShared) -> bool {
+    if shared.disks.was_well_lately() {
+        return true;
+    }
+    tokio::select! {
+        is_usable = are_usable_at(shared, CheckAge::Recent) => is_usable,
+        // A disk may give no answer.
+        () = tokio::time::sleep(shared.config.lease / 4) => false,
+        () = shared.wait_for_shutdown() => false,
+    }
+}
+
+async fn are_usable_at(shared: &WorkerShared, age: CheckAge) -> bool {
+    shared.disks.low(age).await.is_none() && shared.disks.failed(age).await.is_none()
 }
 
 /// Waits until a disk has given no answer for so long that work on it may never end.

@@ -149,6 +149,10 @@ async fn begin_deliveries(
     deliveries: Vec<Delivery>,
     tasks: &ExecutionTasks,
 ) {
+    if !deliveries.is_empty() && !disks::may_begin(shared).await {
+        drop(reservation);
+        return return_deliveries(shared, deliveries).await;
+    }
     let mut surplus = Vec::new();
     let mut reports = Vec::with_capacity(deliveries.len());
     let connected = shared.connection.connected_at();

@@ -9,6 +9,7 @@ use futures_util::future::join_all;
 use rollout_protocol::limits;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::heartbeat::EnvironmentCapacity;
+use rollout_worker::common_times::next_time;
 use rollout_worker::environment::{FailureKind, Provider};
 use rollout_worker::service::WorkerProfile;
 use tokio::sync::watch;
@@ -59,7 +60,7 @@ impl ProviderProbe {
     /// Probes forever.
     pub(super) async fn run(mut self) -> Infallible {
         loop {
-            tokio::time::sleep(PROBE_INTERVAL).await;
+            tokio::time::sleep_until(next_time(PROBE_INTERVAL)).await;
             let ProbeResult { usable: found, unavailable } = self.probe().await;
             let known = self.profile.borrow().providers.clone();
             for kind in found.keys().filter(|kind| !known.contains_key(kind)) {

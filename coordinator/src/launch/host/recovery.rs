@@ -9,6 +9,7 @@ use futures_util::{StreamExt as _, stream};
 use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_worker::backoff::error_chain;
+use rollout_worker::common_times::next_time;
 use rollout_worker::dependency::Dependency;
 use rollout_worker::environment::Provider;
 use rollout_worker::host::{HostOwners, WorkerDir};
@@ -55,7 +56,7 @@ impl HostRecovery {
         let mut unreadable = Vec::new();
         loop {
             unreadable.extend(self.recover_dead(&providers()).await);
-            tokio::time::sleep(RECOVERY_INTERVAL).await;
+            tokio::time::sleep_until(next_time(RECOVERY_INTERVAL)).await;
         }
     }
 

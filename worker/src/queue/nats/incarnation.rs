@@ -65,6 +65,26 @@ pub(super) struct StreamState {
     pub(super) bytes: u64,
     #[serde(default)]
     pub(super) last_seq: u64,
+    #[serde(default)]
+    consumer_count: u64,
+}
+
+/// The stream of offers at a look.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct OfferStream {
+    /// The server's incarnation, once it is known.
+    pub(super) incarnation: Option<Incarnation>,
+    /// Its consumers.
+    pub(super) consumers: u64,
+    /// Whether it has offers, of any pool, that wait or are not acknowledged.
+    pub(super) has_offers: bool,
+}
+
+impl OfferStream {
+    fn new(incarnation: Incarnation, state: &StreamState) -> Self {
+        let incarnation = Some(incarnation);
+        Self { incarnation, consumers: state.consumer_count, has_offers: state.messages > 0 }
+    }
 }
 
 /// The result of a check over one connection.
@@ -79,6 +99,7 @@ struct IncarnationCheck {
 pub(super) struct IncarnationTracker {
     last_check: watch::Sender<Option<IncarnationCheck>>,
     observed: Mutex<ObservedStreams>,
+    offers: watch::Sender<OfferStream>,
 }
 
 #[derive(Debug)]
@@ -112,7 +133,8 @@ impl Default for IncarnationTracker {
             online: Duration::ZERO,
             last_response: Instant::now(),
         };
-        Self { last_check: watch::Sender::new(None), observed: Mutex::new(seen) }
+        let offers = watch::Sender::new(OfferStream::default());
+        Self { last_check: watch::Sender::new(None), observed: Mutex::new(seen), offers }
     }
 }
 
@@ -132,6 +154,15 @@ impl IncarnationTracker {
     /// Whether an offer may have been delivered before, regardless of the server's delivery count.
     pub(super) fn may_be_redelivered(&self, sequence: u64) -> bool {
         sequence <= self.observed().doubtful_up_to
+    }
+
+    /// The stream of offers at the last check. Its receivers are told of changes only.
+    pub(super) fn offers(&self) -> watch::Receiver<OfferStream> {
+        self.offers.subscribe()
+    }
+
+    fn set_offers(&self, found: OfferStream) {
+        self.offers.send_if_modified(|known| std::mem::replace(known, found) != found);
     }
 
     /// A clock that stops while the server does not respond.
@@ -220,16 +251,23 @@ impl NatsClient {
         }
         let mut infos = answers.into_iter().map(|a| parse_api::<StreamInfo>(&a?.payload)?.led());
         let mut next = || infos.next().unwrap_or(Err(NatsError::Unreachable("no response".into())));
+        let mut offers = None;
         let found = match (next(), next()) {
             (Ok(work), Ok(reports)) => {
                 let mut seen = self.incarnation.observed();
                 seen.mark_connected(connection, work.state.last_seq);
-                Ok(seen.identify(&work, &reports, before))
+                let found = seen.identify(&work, &reports, before);
+                offers = Some(OfferStream::new(found, &work.state));
+                Ok(found)
             }
             (Err(fault), _) | (_, Err(fault)) => Err(fault),
         };
         let check = IncarnationCheck { connection, found: found.clone() };
         self.incarnation.last_check.send_replace(Some(check));
+        // Pulls that this wakes know the incarnation already.
+        if let Some(offers) = offers {
+            self.incarnation.set_offers(offers);
+        }
         found
     }
 
@@ -347,6 +385,29 @@ mod tests {
         assert!(parse(r#", "cluster": {"name": "c", "leader": "n1"}"#).is_ok());
         let lost = parse(r#", "cluster": {"name": "c"}"#).expect_err("no leader");
         assert!(!is_answer(&lost), "{lost}");
+    }
+
+    #[test]
+    fn stream_of_offers_tells_its_changes_only() {
+        let read = |incarnation, text: &str| {
+            let state: StreamState = serde_json::from_str(text).expect("a state");
+            OfferStream::new(Incarnation(incarnation), &state)
+        };
+        let incarnation = IncarnationTracker::default();
+        let mut offers = incarnation.offers();
+        let mut is_told = |found| {
+            incarnation.set_offers(found);
+            let is_changed = offers.has_changed().expect("a sender");
+            assert_eq!(*offers.borrow_and_update(), found);
+            is_changed
+        };
+        let idle = read(1, r#"{"messages": 0, "bytes": 0, "last_seq": 7, "consumer_count": 2}"#);
+        assert_eq!((idle.consumers, idle.has_offers), (2, false));
+        assert!(is_told(idle) && !is_told(idle));
+        assert!(is_told(read(1, r#"{"messages": 1, "last_seq": 8, "consumer_count": 2}"#)));
+        assert!(is_told(read(1, r#"{"messages": 1, "last_seq": 8, "consumer_count": 3}"#)));
+        assert!(!is_told(read(1, r#"{"messages": 4, "last_seq": 11, "consumer_count": 3}"#)));
+        assert!(is_told(read(2, r#"{"messages": 4, "last_seq": 11, "consumer_count": 3}"#)));
     }
 
     #[tokio::test(start_paused = true)]

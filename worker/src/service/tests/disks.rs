@@ -40,6 +40,8 @@ async fn worker_whose_directory_is_gone_takes_no_work_and_says_so() {
     let scene = checked_worker();
     assert_eq!(scene.last_heartbeat().await.disk_fault, None);
     let moved = MovedDirectory::of(&scene);
+    scene.until("it is seen", async || scene.last_heartbeat().await.disk_fault.is_some()).await;
+    // The last pull may still wait.
     tokio::time::sleep(5 * SECOND).await;
     scene.offer([1, 2]).await;
     tokio::time::sleep(LEASE).await;
@@ -51,6 +53,20 @@ async fn worker_whose_directory_is_gone_takes_no_work_and_says_so() {
     drop(moved);
     scene.reports(2).await;
     scene.until("it is well", async || scene.last_heartbeat().await.disk_fault.is_none()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_arrives_on_a_disk_that_has_failed_is_given_back() {
+    let scene = checked_worker();
+    scene.until("it is checked", async || scene.runner.disks.was_well_lately()).await;
+    scene.until("the last check is old", async || !scene.runner.disks.was_well_lately()).await;
+    let moved = MovedDirectory::of(&scene);
+    scene.offer([1]).await;
+    tokio::time::sleep(SECOND / 2).await;
+    assert!(scene.runner.disks.last_failed().is_some(), "it was checked for this work");
+    assert_eq!((scene.begun(), scene.queued().await), (Vec::new(), 1));
+    scene.until("it is seen", async || scene.last_heartbeat().await.disk_fault.is_some()).await;
+    drop(moved);
 }
 
 #[tokio::test(start_paused = true)]

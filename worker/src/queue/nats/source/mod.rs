@@ -151,6 +151,7 @@ impl WorkSource for NatsSource {
         wait: Duration,
     ) -> Result<Vec<Delivery>, QueueError> {
         let deadline = Instant::now() + wait;
+        let mut offers = self.client().incarnation.offers();
         loop {
             let Some(incarnation) = self.current_incarnation(deadline).await? else {
                 return Ok(Vec::new());
@@ -169,8 +170,12 @@ impl WorkSource for NatsSource {
             if !turn.deliveries.is_empty() || capacity.slots == 0 || Instant::now() >= deadline {
                 return Ok(turn.deliveries);
             }
-            let until = deadline.min(turn.check_again).min(self.classes.refresh_due());
-            let _looked_too_long = timeout_at(until, told).await;
+            let refresh_due = self.classes.refresh_due(*offers.borrow_and_update());
+            let until = deadline.min(turn.check_again).min(refresh_due);
+            tokio::select! {
+                _looked_too_long = timeout_at(until, told) => {}
+                Ok(()) = offers.changed() => {}
+            }
         }
     }
 

@@ -123,6 +123,11 @@ impl PullBuffer {
         self.changed.notified()
     }
 
+    /// Whether offers that have arrived wait to be taken.
+    pub(super) fn has_arrived(&self) -> bool {
+        !self.state().arrived.is_empty()
+    }
+
     /// Sets the classes of the pool with the number of waiting offers in each.
     pub(super) fn set_classes(&self, classes: Vec<(SizeClass, u64)>) {
         let mut state = self.state();
