@@ -41,8 +41,12 @@ impl ImageHealthchecks {
         if let Some(known) = known {
             return Ok(known);
         }
-        let found = image::inspect(client, id).await?;
-        let check = found.as_ref().and_then(of_image);
+        // An image that is gone may come again, and an engine may name none.
+        if id.is_empty() {
+            return Ok(None);
+        }
+        let Some(found) = image::inspect(client, id).await? else { return Ok(None) };
+        let check = of_image(&found);
         self.lock().put(id.to_owned(), check.clone());
         Ok(check)
     }
