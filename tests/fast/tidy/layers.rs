@@ -137,7 +137,11 @@ fn imports(source: &SourceFile, module: &str) -> Vec<(usize, String)> {
     for start in ["crate::", "super::", "rollout_engine::"] {
         for (at, _) in code.match_indices(start) {
             let before = &code[..at];
-            if before.ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':') {
+            let is_inside = |c: char| {
+                c.is_alphanumeric() || c == '_' || (c == ':' && start != "rollout_engine::")
+            };
+            // A path to a crate may begin with `::`.
+            if before.ends_with(is_inside) {
                 continue;
             }
             let mut rest = &code[at..];
@@ -162,6 +166,18 @@ fn imports(source: &SourceFile, module: &str) -> Vec<(usize, String)> {
         }
     }
     found
+}
+
+/// The lines of production code that name the engine's crate without a path inside it: another name for it, or
+/// a plain import, hides from [`imports`] which of its modules are used.
+fn whole_engine_imports(source: &SourceFile) -> Vec<usize> {
+    let code = source.production_code();
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let each = code.match_indices("rollout_engine").filter(|(at, name)| {
+        let after = &code[at + name.len()..];
+        !code[..*at].ends_with(is_word) && !after.starts_with(is_word) && !after.starts_with("::")
+    });
+    each.map(|(at, _)| code[..at].matches('\n').count() + 1).collect()
 }
 
 /// Adds the paths of a use tree that begins at `text` below `base`. Returns the length of the tree.
@@ -206,17 +222,20 @@ fn coordinator(source: &SourceFile) -> Vec<Violation> {
         let what = format!("the module `{module}` is in no layer");
         return vec![Violation::new(&source.path, 0, what)];
     };
+    let whole = whole_engine_imports(source).into_iter().map(|line| {
+        let what = "`rollout_engine` must be used by paths inside it, under its own name";
+        Violation::new(&source.path, line, what.to_owned())
+    });
     let is_known = |path: &str| rules.iter().any(|(name, _)| is_in(path, name));
     let is_allowed =
         |path: &str| is_in(path, own) || allowed.iter().any(|allowed| is_in(path, allowed));
-    imports(source, &module)
-        .into_iter()
-        .filter(|(_, path)| is_known(path) && !is_allowed(path))
-        .map(|(line, path)| {
-            let what = format!("`{own}` must not import `{path}`");
-            Violation::new(&source.path, line, what)
-        })
-        .collect()
+    let imports = imports(source, &module).into_iter();
+    let forbidden = imports.filter(|(_, path)| is_known(path) && !is_allowed(path));
+    let forbidden = forbidden.map(|(line, path)| {
+        let what = format!("`{own}` must not import `{path}`");
+        Violation::new(&source.path, line, what)
+    });
+    forbidden.chain(whole).collect()
 }
 
 /// Imports of the worker's modules from higher layers.
@@ -313,6 +332,18 @@ fn layer_violations_are_found() {
     assert_eq!(count(config, "use rollout_engine::Planner;"), 1);
     assert_eq!(count(config, "let x = crate::{results::view::{A, B as C}, plan};"), 3);
     assert_eq!(count(config, "use rollout_engine::{core::{A, B as C}, Planner};"), 3);
+    let launch = "coordinator/src/launch/host.rs";
+    for whole in [
+        "use rollout_engine as e;",
+        "use rollout_engine;",
+        "pub(crate) use rollout_engine as engine;",
+        "extern crate rollout_engine as e;",
+        "use {rollout_engine as e, std::fs};",
+    ] {
+        assert_eq!((count(config, whole), count(launch, whole)), (1, 1), "{whole}");
+    }
+    assert_eq!(count(launch, "use rollout_engine::{Planner, core};\nlet rollout_engines = 1;"), 0);
+    assert_eq!(count(config, "use ::rollout_engine::Planner;"), 1);
     assert_eq!(count(config, "use super::{problem, tree};\nuse crate::config::Job;"), 0);
     assert_eq!(count(config, "use super::super::plan::{\n    JobPlan,\n};"), 1);
     assert_eq!(count(config, "// crate::plan\nlet s = \"crate::plan\";"), 0);

@@ -126,17 +126,17 @@ pub struct RunLock {
 #[derive(Debug, Clone)]
 pub struct LockGrant {
     /// The run; `None` if it is new and only the directory is locked.
-    pub run: Option<RunId>,
+    pub(crate) run: Option<RunId>,
     /// This process.
-    pub owner: LockOwner,
+    pub(crate) owner: LockOwner,
     /// Epoch of the session that begins.
     pub epoch: u32,
     /// The journal prefix that others know to be durable.
-    pub durable_prefix: Option<JournalPrefix>,
+    pub(crate) durable_prefix: Option<JournalPrefix>,
     /// How the run was taken from its former owner, if it was.
     pub takeover: Option<Takeover>,
     /// Whether the lock is also held in the KV store.
-    pub shared: bool,
+    pub(crate) shared: bool,
     /// A check of the directory.
     pub fence: Fence,
 }

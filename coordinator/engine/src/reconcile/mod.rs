@@ -7,6 +7,9 @@
 //! * `reconciler`: reconciliation rounds; `stream_head`: waiting until every report was read
 //! * `result_lookup`: markers of results that the queue lost
 //! * `release`: the end of a session
+//!
+//! Sessions with remote workers are tested in the coordinator, whose planners and plans they need:
+//! `coordinator/src/workloads/job/tests/remote.rs`.
 
 mod capacity;
 mod reconciler;

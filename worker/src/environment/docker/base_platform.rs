@@ -11,14 +11,16 @@ use crate::environment::{Failure, FailureKind};
 
 /// The platforms of such builds, as builders write them in `TARGETPLATFORM`. They take any text for an
 /// architecture, also the address of a registry.
-const PLATFORMS: [&str; 13] = [
+const PLATFORMS: [&str; 15] = [
     "linux/386",
     "linux/amd64",
     "linux/amd64/v2",
     "linux/amd64/v3",
+    "linux/amd64/v4",
     "linux/arm/v5",
     "linux/arm/v6",
     "linux/arm/v7",
+    "linux/arm/v8",
     "linux/arm64",
     "linux/loong64",
     "linux/mips64le",
@@ -27,34 +29,60 @@ const PLATFORMS: [&str; 13] = [
     "linux/s390x",
 ];
 
-/// Other texts for some of them.
-const OTHER_TEXTS: [(&str, &str); 5] = [
-    ("linux/aarch64", "linux/arm64"),
-    ("linux/amd64/v1", "linux/amd64"),
-    ("linux/arm", "linux/arm/v7"),
-    ("linux/arm64/v8", "linux/arm64"),
-    ("linux/x86_64", "linux/amd64"),
-];
+/// A platform as builders write it, by the rules of containerd's package `platforms`. An architecture alone is
+/// one of Linux.
+fn normal(platform: &str) -> String {
+    let lower = platform.to_ascii_lowercase();
+    let (os, arch, variant) = match lower.split('/').collect::<Vec<_>>().as_slice() {
+        [arch] => ("linux", *arch, ""),
+        [os, arch] => (*os, *arch, ""),
+        // No builder takes an empty variant.
+        [os, arch, variant] if !variant.is_empty() => (*os, *arch, *variant),
+        _ => return platform.to_owned(),
+    };
+    let (arch, variant) = match (arch, variant) {
+        ("i386", _) => ("386", ""),
+        ("x86_64" | "x86-64" | "amd64", "v1") => ("amd64", ""),
+        ("x86_64" | "x86-64", other) => ("amd64", other),
+        ("aarch64" | "arm64", "8" | "v8" | "v8.0") => ("arm64", ""),
+        ("aarch64", other) => ("arm64", other),
+        ("armhf", _) | ("arm", "" | "7") => ("arm", "v7"),
+        ("armel", _) | ("arm", "6") => ("arm", "v6"),
+        ("arm", "5") => ("arm", "v5"),
+        ("arm", "8") => ("arm", "v8"),
+        other => other,
+    };
+    let end = if variant.is_empty() { "" } else { "/" };
+    format!("{os}/{arch}{end}{variant}")
+}
 
-/// A platform as builders write it.
-fn normal(platform: &str) -> &str {
-    let known = OTHER_TEXTS.iter().find(|(text, _)| *text == platform);
-    known.map_or(platform, |(_, normal)| *normal)
+/// An architecture of [`std::env::consts::ARCH`] as builders name it. Their hosts of PowerPC and MIPS are
+/// little-endian.
+fn builders_name(arch: &str) -> &str {
+    match arch {
+        "loongarch64" => "loong64",
+        "mips64" => "mips64le",
+        "powerpc64" => "ppc64le",
+        "x86" => "386",
+        other => other,
+    }
+}
+
+/// The platform that a builder is asked for. A guarded build has the form that was checked: some builders keep
+/// the case and the other names of an architecture in `TARGETARCH`.
+pub(super) fn requested(build: &BuildSpec) -> Option<String> {
+    let platform = build.platform.as_deref()?;
+    Some(if build.is_guarded() { normal(platform) } else { platform.to_owned() })
 }
 
 /// The arguments that every build has, with the values of build arguments of the same name.
 pub(super) fn arguments(build: &BuildSpec) -> BTreeMap<String, String> {
-    let arch = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
-    let own = format!("linux/{arch}");
-    let target = build.platform.as_deref().map_or(own.as_str(), normal);
+    let own = normal(builders_name(std::env::consts::ARCH));
+    let target = build.platform.as_deref().map_or_else(|| own.clone(), normal);
     let mut arguments = BTreeMap::new();
-    for (kind, platform) in [("BUILD", own.as_str()), ("TARGET", target)] {
+    for (kind, platform) in [("BUILD", &own), ("TARGET", &target)] {
         let mut parts = platform.splitn(3, '/');
-        arguments.insert(format!("{kind}PLATFORM"), platform.to_owned());
+        arguments.insert(format!("{kind}PLATFORM"), platform.clone());
         for name in ["OS", "ARCH", "VARIANT"] {
             let part = parts.next().unwrap_or_default();
             arguments.insert(format!("{kind}{name}"), part.to_owned());
@@ -77,7 +105,8 @@ pub(super) fn images(build: &BuildSpec) -> Result<Vec<BaseImage>, Failure> {
     if !build.is_guarded() {
         return Ok(base_images::images(build));
     }
-    let unknown = build.platform.as_deref().filter(|text| !PLATFORMS.contains(&normal(text)));
+    let is_known = |text: &str| PLATFORMS.contains(&normal(text).as_str());
+    let unknown = build.platform.as_deref().filter(|text| !is_known(text));
     if let Some(platform) = unknown {
         let message = format!(
             "cannot build for the platform `{platform}`: the server of this run allows {}",
@@ -134,7 +163,18 @@ mod tests {
     #[test]
     fn platform_that_may_be_the_address_of_a_registry_is_refused() {
         let text = "FROM --platform=linux/amd64 $TARGETARCH/x@sha256:00\n";
-        for platform in ["linux/10.0.0.5", "linux/10.0.0.5:80", "10.0.0.5", "linux/arm64/x", ""] {
+        for platform in [
+            "linux/10.0.0.5",
+            "linux/10.0.0.5:80",
+            "10.0.0.5",
+            "linux/arm64/x",
+            "linux/amd64/",
+            "linux/amd64/v2/x",
+            "linux/",
+            "/amd64",
+            "windows/amd64",
+            "",
+        ] {
             let refused = found(text, platform, ImageAccess::default()).expect_err(platform);
             assert_eq!(refused.kind, FailureKind::Refused, "{platform}");
             assert!(refused.message.contains("linux/amd64"), "{}", refused.message);
@@ -147,6 +187,62 @@ mod tests {
         ] {
             let found = found(text, platform, ImageAccess::default()).expect(platform);
             assert_eq!(found, [expected], "{platform}");
+        }
+    }
+
+    #[test]
+    fn platform_in_another_form_is_the_one_that_builders_write() {
+        let text = "FROM a-$TARGETPLATFORM-$TARGETARCH-b$TARGETVARIANT\n";
+        for (platform, arch, variant) in [
+            ("linux/amd64/v4", "amd64", "v4"),
+            ("linux/x86-64", "amd64", ""),
+            ("linux/x86_64/v3", "amd64", "v3"),
+            ("linux/amd64/v1", "amd64", ""),
+            ("Linux/AMD64", "amd64", ""),
+            ("arm64", "arm64", ""),
+            ("AArch64", "arm64", ""),
+            ("linux/arm64/8", "arm64", ""),
+            ("linux/arm/v8", "arm", "v8"),
+            ("linux/arm/8", "arm", "v8"),
+            ("linux/arm", "arm", "v7"),
+            ("linux/arm/6", "arm", "v6"),
+            ("armhf", "arm", "v7"),
+            ("linux/armel", "arm", "v6"),
+            ("linux/i386", "386", ""),
+            ("loong64", "loong64", ""),
+        ] {
+            let end = if variant.is_empty() { "" } else { "/" };
+            let whole = format!("linux/{arch}{end}{variant}");
+            let images = found(text, platform, ImageAccess::default()).expect(platform);
+            assert_eq!(images, [format!("a-{whole}-{arch}-b{variant}")], "{platform}");
+            let plain = |access| {
+                let platform = Some(platform.to_owned());
+                let spec = BuildSpec::plain("x".into(), Digest::sha256(b""), platform);
+                requested(&BuildSpec { access, ..spec })
+            };
+            assert_eq!(plain(ImageAccess::default()), Some(whole), "{platform}");
+            assert_eq!(plain(ImageAccess::Everything).as_deref(), Some(platform));
+        }
+        for platform in PLATFORMS {
+            assert_eq!(normal(platform), platform);
+        }
+    }
+
+    #[test]
+    fn architecture_of_a_host_is_named_as_builders_name_it() {
+        for arch in [
+            "x86",
+            "x86_64",
+            "aarch64",
+            "arm",
+            "loongarch64",
+            "mips64",
+            "powerpc64",
+            "riscv64",
+            "s390x",
+        ] {
+            let platform = normal(builders_name(arch));
+            assert!(PLATFORMS.contains(&platform.as_str()), "{arch}: {platform}");
         }
     }
 

@@ -111,9 +111,10 @@ pub fn lacks_heredocs(frontend: &str) -> bool {
     minor.is_some_and(|minor| minor.parse::<u32>().is_ok_and(|minor| minor < first))
 }
 
-/// Whether some builder gives a Dockerfile at this path to a preprocessor, which makes another text of it.
+/// Whether some builder gives a Dockerfile at this path to a preprocessor, which makes another text of it. A slash
+/// or `/.` at the end of the path is no part of the name: builders remove them first.
 pub fn is_preprocessed(path: &Path) -> bool {
-    path.as_os_str().as_encoded_bytes().ends_with(b".in")
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().ends_with(b".in"))
 }
 
 /// Whether an instruction is a `FROM` whose image no builder takes, however it removes quotes. Some builders

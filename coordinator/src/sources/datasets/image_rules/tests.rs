@@ -109,14 +109,17 @@ fn dockerfile_in_lower_case_is_checked() {
 
 #[test]
 fn dockerfile_that_some_builder_preprocesses_is_refused() {
-    let compose = "services: {db: {build: {context: db, dockerfile: D.in}}}\n";
-    let files = [
-        ("task.toml", "version = '1.0'\n"),
-        ("environment/docker-compose.yaml", compose),
-        ("environment/db/D.in", "FROM debian\n"),
-    ];
-    let expected = ["a Dockerfile that some builders preprocess"];
-    assert_eq!(found(&files, &ImageAccess::default()), expected);
+    for dockerfile in ["D.in", "D.in/", "D.in/."] {
+        let build = format!("{{context: db, dockerfile: {dockerfile}}}");
+        let compose = format!("services: {{db: {{build: {build}}}}}\n");
+        let files = [
+            ("task.toml", "version = '1.0'\n"),
+            ("environment/docker-compose.yaml", compose.as_str()),
+            ("environment/db/D.in", "FROM debian\n"),
+        ];
+        let expected = ["a Dockerfile that some builders preprocess"];
+        assert_eq!(found(&files, &ImageAccess::default()), expected, "{dockerfile}");
+    }
 }
 
 #[test]

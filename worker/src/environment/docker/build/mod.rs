@@ -34,9 +34,9 @@ pub(super) use self::frontend::FrontendSelector;
 use self::log::ImageBuildLog;
 use self::session::OpenedSession;
 use super::base_images::{self, ResolvedBases};
-use super::base_triggers;
 use super::client::DockerClient;
 use super::labels;
+use super::{base_platform, base_triggers};
 use crate::environment::dockerfile::{Dockerfile, in_every_stage, with_images};
 use crate::environment::failed_builds::{FailedBuildLog, ImageFailure};
 use crate::environment::image_access::ImageAccess;
@@ -151,7 +151,7 @@ impl BuildSpec {
             forcerm: true,
             labels: Some(HashMap::from(labels)),
             extrahosts: layer_host.map(|host| format!("{host}:127.0.0.1")),
-            platform: self.platform.clone().unwrap_or_default(),
+            platform: base_platform::requested(self).unwrap_or_default(),
             ..Default::default()
         }
     }

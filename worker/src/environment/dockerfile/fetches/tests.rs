@@ -28,6 +28,16 @@ fn images_of_every_instruction_are_fetched() {
 }
 
 #[test]
+fn dockerfile_is_preprocessed_by_the_end_of_its_name() {
+    for path in ["D.in", "a/D.in", "D.in/", "D.in//", "D.in/.", "./D.in/./", ".in", "../D.in"] {
+        assert!(is_preprocessed(Path::new(path)), "{path}");
+    }
+    for path in ["", "Dockerfile", "Din", "D.in.x", "D.in/Dockerfile", "D.IN"] {
+        assert!(!is_preprocessed(Path::new(path)), "{path}");
+    }
+}
+
+#[test]
 fn image_of_a_platform_with_a_variant_is_fetched() {
     let inner = (Image, "127.0.0.1:18901/pfv/debian".to_owned());
     for text in [
@@ -281,6 +291,8 @@ fn line_of_a_script_that_names_no_image_is_not_fetched() {
         ("FROM 127.0.0.1:18901/x", "127.0.0.1:18901/x"),
         ("FROM \"127.0.0.1:18901/x\"", "127.0.0.1:18901/x"),
         ("FROM 127.0.0.1:18901\\/x", "127.0.0.1:18901/x"),
+        ("FROM -- 127.0.0.1:18901/x", "127.0.0.1:18901/x"),
+        ("FROM -- \"127.0.0.1:18901/x\" AS y", "127.0.0.1:18901/x"),
         ("FROM [::1]:5000/x,y", "[::1]:5000/x,y"),
         ("FROM ${X?}127.0.0.1:18901/x", "${X?}127.0.0.1:18901/x"),
         ("FROM à127.0.0.1:18901/x", "à127.0.0.1:18901/x"),

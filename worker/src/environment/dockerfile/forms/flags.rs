@@ -75,6 +75,10 @@ pub(super) fn unclear_flag_of_line(instruction: &str, flag: &str) -> Option<Uncl
     if hides_source(flag) {
         return Some(UnclearForm::Flag);
     }
+    // All builders end the flags here, and take the next word for the image, which is checked.
+    if instruction == "FROM" && flag == "--" {
+        return None;
+    }
     // A stage has no flags of another program.
     if instruction == "FROM" || flag.contains(['"', '\'', '\\', '`']) {
         return unclear_flag(instruction, flag);

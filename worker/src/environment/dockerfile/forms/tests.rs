@@ -82,6 +82,7 @@ const UNUSUAL: &[(&str, UnclearForm)] = &[
     ("COPY --platform=a b /c", Flag),
     ("ADD --from=a b /c", Flag),
     ("FROM --after=a b", Flag),
+    ("FROM -- b", Flag),
     ("FROM --platform=linux/amd64 --platform=linux/arm64 a", Flag),
     ("FROM --after=\"a\" b", Flag),
     ("FROM a AS b$C", StageName),
@@ -274,6 +275,10 @@ fn line_of_a_script_is_unclear_only_with_flags_variables_or_a_list() {
         ("FROM ${HTTPS_PROXY:+localhost/}x", BuilderVariable),
         ("FROM --platform=${A-b} c", Flag),
         ("FROM --platform=a --platform=b c", Flag),
+        ("from --foo the start", Flag),
+        ("FROM -- --platform=a AS b", Flag),
+        ("FROM --platform=a -- b", Flag),
+        ("FROM -- ${A-localhost/x}", BaseImage),
     ] {
         assert_eq!(forms(line), [expected], "{line:?}");
     }
@@ -281,6 +286,8 @@ fn line_of_a_script_is_unclear_only_with_flags_variables_or_a_list() {
         "from a.b import (c,",
         "FROM $schema.users u",
         "from ${A:-b} c",
+        "FROM -- base table",
+        "from -- ${A:-b} c",
         "ADD COLUMN a TEXT DEFAULT 'é' NOT NULL;",
         "run \"x\" <<y",
         "./run.sh --device cuda",

@@ -53,7 +53,8 @@ pub enum UnclearForm {
 
 const FLAGS: &str = "flags of the instruction, as `--NAME=VALUE` of ASCII letters, digits and \
                      `._/@:+~*?=,%!{}[]-`, with variables as `$NAME` or `${NAME}`; `--from=` and `--mount=` \
-                     without quotes";
+                     without quotes; in a here-document, whose lines are instructions for some builders, no \
+                     line that begins as one with other flags";
 
 const ISOLATION: &str = "`RUN` without `--device` and `--security`, and with `--network=none` or without \
                          `--network`";

@@ -216,8 +216,10 @@ fn context_and_dockerfile_are_a_directory_and_a_regular_file_of_the_task() {
     {
         assert_eq!(of(context, dockerfile), Ok(()), "{context} {dockerfile}");
     }
-    let preprocessed = of("ROOT/sub", "D.in").expect_err("another text").to_string();
-    assert!(preprocessed.contains("some builders preprocess"), "{preprocessed}");
+    for dockerfile in ["D.in", "D.in/", "D.in/."] {
+        let preprocessed = of("ROOT/sub", dockerfile).expect_err(dockerfile).to_string();
+        assert!(preprocessed.contains("some builders preprocess"), "{preprocessed}");
+    }
     for (context, dockerfile) in [
         ("ROOT/missing", "Dockerfile"),
         ("ROOT/Dockerfile", "x"),
