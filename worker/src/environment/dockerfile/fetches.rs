@@ -45,6 +45,10 @@ impl BuildFetch {
 /// Build argument that names a frontend.
 pub const FRONTEND_ARGUMENT: &str = "BUILDKIT_SYNTAX";
 
+/// Build argument that names the namespace of cache mounts (`RUN --mount=type=cache`). Builds of one namespace
+/// read, change and lock what others of it keep there.
+pub const CACHE_NAMESPACE_ARGUMENT: &str = "BUILDKIT_CACHE_MOUNT_NS";
+
 /// Beginnings of repositories that old builders take without a scheme.
 const REPOSITORY_HOSTS: [&str; 1] = ["github.com/"];
 

@@ -20,7 +20,8 @@ pub(super) mod words;
 
 pub use self::ca_bundle::{CA_BUNDLE_SECRET, with_ca_bundle, without_ca_bundle};
 pub use self::fetches::{
-    BuildFetch, BuildFetchKind, FRONTEND_ARGUMENT, build_fetches, is_preprocessed, lacks_heredocs,
+    BuildFetch, BuildFetchKind, CACHE_NAMESPACE_ARGUMENT, FRONTEND_ARGUMENT, build_fetches,
+    is_preprocessed, lacks_heredocs,
 };
 pub use self::forms::UnclearForm;
 pub use self::images::{BaseImage, with_images};

@@ -18,7 +18,9 @@ use super::labels::{PodRole, ROLE};
 use super::manifest;
 use super::options::BuilderOptions;
 use super::settings::PodSettings;
-use crate::environment::dockerfile::{CA_BUNDLE_SECRET, FRONTEND_ARGUMENT};
+use crate::environment::dockerfile::{
+    CA_BUNDLE_SECRET, CACHE_NAMESPACE_ARGUMENT, FRONTEND_ARGUMENT,
+};
 use crate::environment::{
     BuildProxies, EnvironmentLabels, Failure, FailureKind, ProxyKey, registry_failure,
 };
@@ -186,6 +188,11 @@ pub(super) fn build_command(builder: &BuilderOptions, inputs: BuildInputs<'_>) -
     if let Some(host) = proxies.layer_host(proxy_key).filter(|_| builder.buildkit.is_some()) {
         argv.extend(["--opt".to_owned(), format!("add-hosts={host}=127.0.0.1")]);
     }
+    // A daemon that others use, too, has cache mounts of their builds.
+    if builder.buildkit.is_some() {
+        let namespace = format!("build-arg:{CACHE_NAMESPACE_ARGUMENT}={reference}");
+        argv.extend(["--opt".to_owned(), namespace]);
+    }
     if has_bundle {
         argv.extend(["--secret".to_owned(), format!("id={CA_BUNDLE_SECRET},src={BUNDLE_FILE}")]);
     }
@@ -254,6 +261,8 @@ mod tests {
         let host = proxies.layer_host(&proxy_key).expect("a mark");
         let mark = format!(" --opt add-hosts={host}=127.0.0.1 ");
         assert!(argv.contains(&mark), "the daemon has layers of others: {argv}");
+        let namespace = " --opt build-arg:BUILDKIT_CACHE_MOUNT_NS=r.local/task:1 ";
+        assert!(argv.contains(namespace), "the daemon has cache mounts of others: {argv}");
         assert!(argv.ends_with("push=true,registry.insecure=true --no-cache"), "{argv}");
         assert!(
             !build_command(&own, inputs).join(" ").contains("add-hosts"),

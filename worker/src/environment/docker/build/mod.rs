@@ -37,7 +37,9 @@ use super::base_images::{self, ResolvedBases};
 use super::client::DockerClient;
 use super::labels;
 use super::{base_platform, base_triggers};
-use crate::environment::dockerfile::{Dockerfile, in_every_stage, with_images};
+use crate::environment::dockerfile::{
+    CACHE_NAMESPACE_ARGUMENT, Dockerfile, in_every_stage, with_images,
+};
 use crate::environment::failed_builds::{FailedBuildLog, ImageFailure};
 use crate::environment::image_access::ImageAccess;
 use crate::environment::{
@@ -139,7 +141,11 @@ impl BuildSpec {
             (labels::BUILD, how),
         ];
         let labels = labels.map(|(name, value)| (name.to_owned(), value));
-        let args = self.proxies.with(&self.args);
+        let mut args = self.proxies.with(&self.args);
+        // What a user's build keeps in a cache mount is for no other build: the key of its image has no user.
+        if self.is_guarded() && builder == BUILDKIT {
+            args.insert(CACHE_NAMESPACE_ARGUMENT.to_owned(), self.recipe.clone());
+        }
         let layer_host = self.proxies.layer_host(&self.proxy_key);
         BuildImageOptions {
             dockerfile: self.dockerfile.clone(),
@@ -309,6 +315,21 @@ mod tests {
         let other = other.expect("a mark");
         assert!(one.is_some_and(|one| one != other));
         assert!(other.ends_with(".invalid:127.0.0.1") && !other.contains("secret"), "{other}");
+    }
+
+    #[test]
+    fn cache_mounts_of_guarded_builds_are_apart() {
+        let namespace = |access, recipe: &str, builder| {
+            let plain = BuildSpec::plain(PathBuf::new(), Digest::sha256(b""), None);
+            let args = [(CACHE_NAMESPACE_ARGUMENT.to_owned(), "of another".to_owned())].into();
+            let build = BuildSpec { access, recipe: recipe.to_owned(), args, ..plain };
+            let mut args = build.options(false, builder).buildargs.expect("arguments");
+            args.remove(CACHE_NAMESPACE_ARGUMENT).expect("given")
+        };
+        for recipe in ["one", "two"] {
+            assert_eq!(namespace(ImageAccess::default(), recipe, BUILDKIT), recipe);
+        }
+        assert_eq!(namespace(ImageAccess::Everything, "one", BUILDKIT), "of another");
     }
 
     #[test]
