@@ -152,13 +152,12 @@ fn is_absence(said: &str) -> bool {
     is_404 || is_unknown_scheme(said) || ABSENCES.iter().any(|words| said.contains(words))
 }
 
-/// Whether git fetches no address of its scheme: the calls allow only known ones. Git says so in a line of
-/// its own; what a server says has another beginning.
+/// Whether git fetches no address of its scheme: the calls allow only known ones. Git says so before it
+/// connects, and nothing else, so that these words within others are those of a server.
 fn is_unknown_scheme(said: &str) -> bool {
-    said.split("; ").any(|line| {
-        let scheme = line.strip_prefix("fatal: transport '");
-        scheme.is_some_and(|rest| rest.ends_with("' not allowed"))
-    })
+    let named = said.strip_prefix("fatal: transport '");
+    let scheme = named.and_then(|rest| rest.strip_suffix("' not allowed"));
+    scheme.is_some_and(|scheme| !scheme.contains(['\'', ';', ' ']))
 }
 
 /// Git's words for a denial, in short. A page to which a server redirects is told without the query of
@@ -235,6 +234,9 @@ mod tests {
             // A server may say anything.
             "remote: transport 'x' not allowed; fatal: early EOF",
             "remote: transport 'x; remote: this is' not allowed; fatal: early EOF",
+            "remote: x; fatal: transport 'y' not allowed; fatal: early EOF",
+            "fatal: remote error: x; fatal: transport 'y' not allowed",
+            "fatal: transport 'x' not allowed; fatal: transport 'y' not allowed",
         ] {
             assert!(matches!(error(said), FetchError::Unreachable { .. }), "{said}");
             assert!(!error(said).is_of_its_task(), "{said}");
