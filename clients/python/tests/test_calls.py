@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -124,19 +125,65 @@ def test_problem_is_the_error_of_its_status(status: int, kind: str, error: type[
     assert len(found.hints) == (2 if status == 401 else 1)
 
 
-@pytest.mark.parametrize(
-    ("state", "shown_as"),
-    [("", "~/.local/state"), ("relative", "~/.local/state"), ("/of me", "'/of me'")],
-)
-def test_refused_token_leads_to_the_file_that_a_server_writes(
-    state: str, shown_as: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", state)
+def refused(url: str) -> str:
+    script = Script([problem(401, "unauthorized")])
+    context = replace(script.context, url=url)
     with pytest.raises(errors.UnauthorizedError) as caught:
-        shown(Script([problem(401, "unauthorized")]))
-    for command in ("up", "serve"):
-        line = f"`. {shown_as}/rollout/{command}/client.env` for `rollout {command}`"
-        assert line in str(caught.value)
+        script.run(_programs.fetch_run(context, _operations.RUN, "r1"))
+    return caught.value.hints[-1]
+
+
+def write_client_file(state: Path, server: str, url: str) -> None:
+    file = state / "rollout" / server / "client.env"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lines = f"export ROLLOUT_API_URL={url}\nexport ROLLOUT_API_TOKEN=secret\n"
+    file.write_text(lines, encoding="utf-8")
+
+
+def test_refused_token_leads_to_files_of_servers_at_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "of me"
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    write_client_file(state, "up", "http://h:1")
+    write_client_file(state, "serve", "http://h:2")
+    wrote = "a server at this address wrote its token for shells:"
+    up, serve = (f"`. '{state}/rollout/{server}/client.env'`" for server in ("up", "serve"))
+    assert refused("http://h:1") == f"{wrote} {up}"
+    write_client_file(state, "serve", "http://h:1")
+    assert refused("http://h:1") == f"{wrote} {up} or {serve}"
+
+
+@pytest.mark.parametrize("variable", ["", "relative"])
+def test_refused_token_of_this_host_leads_to_files_that_exist(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", variable)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    begin = "a server without `--tokens` writes its token for shells:"
+    end = "`. DIR/client.env` with `--dir DIR`"
+    urls = ("http://127.0.0.1:1", "http://[::1]:1", "https://LocalHost:1/base")
+    for url in urls:
+        assert refused(url) == f"{begin} {end}"
+    state = tmp_path / ".local" / "state"
+    write_client_file(state, "serve", "http://127.0.0.1:12")
+    for url in urls:
+        file = f"`. {state}/rollout/serve/client.env` for `rollout serve`"
+        assert refused(url) == f"{begin} {file}, {end}"
+
+
+@pytest.mark.parametrize(
+    "url", ["https://far.example.com", "http://127.0.0.1.example.com:1", "http://10.0.0.1:1", ""]
+)
+def test_refused_token_of_another_host_leads_to_no_file_of_this_one(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    write_client_file(tmp_path, "up", "http://127.0.0.1:1")
+    assert refused(url) == (
+        "a server without `--tokens` writes its token to `client.env` in its directory, on its own "
+        "host"
+    )
 
 
 def test_busy_server_is_asked_again_after_its_time() -> None:

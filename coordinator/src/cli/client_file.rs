@@ -1,6 +1,9 @@
 //! The file with which a server tells shells of its user its address and its token.
 
+use std::net::IpAddr;
 use std::path::Path;
+
+use ureq::http::Uri;
 
 use super::output::quoted;
 use crate::config::env_vars;
@@ -17,28 +20,45 @@ pub(super) fn address_line(url: &str) -> String {
     format!("export {}={url}", env_vars::API_URL.name)
 }
 
-/// The hint after a refused token: the command with which a shell gets that of the server at `url`.
+/// The hint after a refused token: the commands with which a shell gets that of the server at `url`.
 pub(super) fn hint(url: &str) -> String {
     let state = StateDir::for_user(|name| std::env::var_os(name));
     hint_in(state.as_ref().map(StateDir::root), url)
 }
 
 fn hint_in(state: Option<&Path>, url: &str) -> String {
-    let of_directory = format!("`. DIR/{CLIENT_FILE}` with `--dir DIR`");
-    let files = state.map(|state| SERVERS.map(|name| state.join(name).join(CLIENT_FILE)));
-    let own = files.iter().flatten().find(|file| has_address(file, url));
-    if let Some(file) = own {
-        return format!("the server at this address wrote its token for shells: `{}`", read(file));
+    let files = state.map(|state| SERVERS.map(|name| (name, state.join(name).join(CLIENT_FILE))));
+    let found: Vec<_> = files.into_iter().flatten().filter(|(_, file)| file.is_file()).collect();
+    let named = found.iter().filter(|(_, file)| has_address(file, url));
+    let named: Vec<_> = named.map(|(_, file)| format!("`{}`", read(file))).collect();
+    if !named.is_empty() {
+        let named = named.join(" or ");
+        return format!("a server at this address wrote its token for shells: {named}");
     }
-    let known = files.iter().flatten().zip(SERVERS);
-    let known = known.map(|(file, name)| format!("`{}` for `rollout {name}`, ", read(file)));
+    // The token of a server of this host may not be sent to another host.
+    if !is_of_this_host(url) {
+        return format!(
+            "a server without `--tokens` writes its token to `{CLIENT_FILE}` in its directory, on its \
+             own host"
+        );
+    }
+    let known = found.iter().map(|(name, file)| format!("`{}` for `rollout {name}`, ", read(file)));
     format!(
-        "a server without `--tokens` writes its token for shells: {}{of_directory}",
+        "a server without `--tokens` writes its token for shells: {}`. DIR/{CLIENT_FILE}` with `--dir \
+         DIR`",
         known.collect::<String>()
     )
 }
 
-/// Whether the file is that of the server at an address.
+/// Whether a URL is one of a server of this host, as far as the URL tells.
+fn is_of_this_host(url: &str) -> bool {
+    let uri = url.parse::<Uri>().ok();
+    let host = uri.as_ref().and_then(Uri::host).unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+}
+
+/// Whether the file is that of a server at an address. The server may have ended.
 fn has_address(file: &Path, url: &str) -> bool {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     text.lines().any(|line| line == address_line(url))
@@ -53,31 +73,64 @@ fn read(file: &Path) -> String {
 mod tests {
     use super::*;
 
+    /// Writes the file of a server at an address.
+    fn write(root: &Path, server: &str, url: &str) {
+        std::fs::create_dir_all(root.join(server)).expect("made");
+        let text = format!("{}\nexport X=secret\n", address_line(url));
+        std::fs::write(root.join(server).join(CLIENT_FILE), text).expect("written");
+    }
+
     #[test]
-    fn refused_token_leads_to_file_of_the_server_at_its_address() {
+    fn refused_token_leads_to_files_of_servers_at_its_address() {
         let state = tempfile::tempdir().expect("a directory");
         let root = state.path().join("it's");
-        let file = root.join("up").join(CLIENT_FILE);
-        std::fs::create_dir_all(root.join("up")).expect("made");
-        std::fs::write(&file, format!("{}\nexport X=1\n", address_line("http://h:1")))
-            .expect("written");
+        write(&root, "up", "http://h:1");
+        write(&root, "serve", "http://h:2");
         let quoted = format!("{}/it'\\''s", state.path().display());
+        let wrote = "a server at this address wrote its token for shells:";
         assert_eq!(
             hint_in(Some(&root), "http://h:1"),
-            format!(
-                "the server at this address wrote its token for shells: `. '{quoted}/up/client.env'`"
-            )
+            format!("{wrote} `. '{quoted}/up/client.env'`")
         );
+        write(&root, "serve", "http://h:1");
         assert_eq!(
-            hint_in(Some(Path::new("/s")), "http://h:12"),
-            "a server without `--tokens` writes its token for shells: `. /s/up/client.env` for \
-             `rollout up`, `. /s/serve/client.env` for `rollout serve`, `. DIR/client.env` with \
-             `--dir DIR`"
+            hint_in(Some(&root), "http://h:1"),
+            format!("{wrote} `. '{quoted}/up/client.env'` or `. '{quoted}/serve/client.env'`")
         );
-        assert_eq!(
-            hint_in(None, "http://h:1"),
-            "a server without `--tokens` writes its token for shells: `. DIR/client.env` with \
-             `--dir DIR`"
+    }
+
+    #[test]
+    fn refused_token_of_this_host_leads_to_files_that_exist() {
+        let state = tempfile::tempdir().expect("a directory");
+        write(state.path(), "serve", "http://127.0.0.1:1");
+        let (begin, end) = (
+            "a server without `--tokens` writes its token for shells:",
+            "`. DIR/client.env` with `--dir DIR`",
         );
+        let file = format!("`. {}/serve/client.env` for `rollout serve`", state.path().display());
+        for url in ["http://127.0.0.1:12", "http://[::1]:1", "https://LocalHost:1/base"] {
+            assert_eq!(hint_in(Some(state.path()), url), format!("{begin} {file}, {end}"), "{url}");
+            assert_eq!(hint_in(None, url), format!("{begin} {end}"), "{url}");
+        }
+    }
+
+    #[test]
+    fn refused_token_of_another_host_leads_to_no_file_of_this_one() {
+        let state = tempfile::tempdir().expect("a directory");
+        write(state.path(), "up", "http://127.0.0.1:1");
+        for url in [
+            "https://far.example.com",
+            "http://127.0.0.1.example.com:1",
+            "http://127.0.0.1@far.example.com:1",
+            "http://10.0.0.1:1",
+            "no url",
+        ] {
+            assert_eq!(
+                hint_in(Some(state.path()), url),
+                "a server without `--tokens` writes its token to `client.env` in its directory, on \
+                 its own host",
+                "{url}"
+            );
+        }
     }
 }

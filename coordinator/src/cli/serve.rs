@@ -222,6 +222,8 @@ pub(super) struct ServerSetup {
 impl ServerSetup {
     /// Runs the server until it is stopped, and prints its URL when it listens.
     pub(super) async fn run(self, printer: &Printer) -> Result<ExitCode, CliError> {
+        // Runs without a name have that of the local time.
+        printer.warn_of_unknown_zone();
         let Self { daemon, tls, listen, max_body, max_dataset, max_connections, users } = self;
         let file_of = users.clone();
         let opened = supervise::blocking(move || {

@@ -116,6 +116,20 @@ fn unknown_zone_is_named_once_by_commands_that_show_local_times() {
 }
 
 #[test]
+fn unknown_zone_is_named_once_by_servers_which_name_runs_by_local_time() {
+    for server in ["up", "serve"] {
+        // A server that reads its token ends at its start.
+        let project = project().write("state/token", "short");
+        let mut command = project.command(&[server, "--dir", "state"]);
+        command.env("TZ", "Nowhere/Else");
+        let ended = project.start(command).wait(DEADLINE).expect_code(ExitCode::Config);
+        assert!(ended.stderr.contains("is damaged"), "{server}: {}", ended.stderr);
+        let warnings = ended.stderr.matches("cannot find the time zone of TZ=Nowhere/Else").count();
+        assert_eq!(warnings, 1, "{server}: {}", ended.stderr);
+    }
+}
+
+#[test]
 fn text_of_commands_that_read_run_is_as_reviewed() {
     let project = finished();
     for (name, arguments) in [

@@ -56,15 +56,15 @@ impl RegistryFixture {
         let real = Command::new("sh").args(["-c", "command -v git"]).output().expect("sh");
         let real = String::from_utf8(real.stdout).expect("a path").trim().to_owned();
         let root = fixture.path("").display().to_string();
-        // It hangs after a subcommand for as long as `hang-after-<subcommand>` exists, and breaks fetches of
-        // all commits off for as long as `cut-lookups` does.
+        // It hangs after a subcommand for as long as `hang-after-<subcommand>` exists, and fails fetches of
+        // all commits without files, with the words in `lookup-error`, for as long as that exists.
         fixture.program(
             "bin/git",
             &format!(
                 "#!/bin/sh\nwhile [ \"$1\" = -c ]; do shift 2; done\n\
                  echo \"$@\" >> {root}/calls\n\
                  case \"$*\" in fetch*--filter=tree:0*)\n\
-                 if [ -e {root}/cut-lookups ]; then echo 'fatal: early EOF' >&2; exit 128; fi\n\
+                 if [ -e {root}/lookup-error ]; then cat {root}/lookup-error >&2; exit 128; fi\n\
                  esac\n\
                  {real} \"$@\"; code=$?\n\
                  if [ -e {root}/hang-after-$1 ]; then : > {root}/hanging; fi\n\

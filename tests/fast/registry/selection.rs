@@ -173,7 +173,7 @@ fn outage_of_a_lookup_of_commits_refuses_the_run_and_names_the_reference() {
     let tasks = [entry("alpha", "main"), entry("hex", "deadbeef")];
     fixture.registry(&json!([{"name": "mixed", "tasks": tasks}]));
     fixture.job(&dataset(""));
-    fixture.write("cut-lookups", "");
+    fixture.write("lookup-error", "fatal: early EOF\n");
     let run = || fixture.start(&["run", "job.yaml"]).wait(DEADLINE);
     let refused = run().expect_code(ExitCode::Config);
     let _said = refused.expect_stderr(
@@ -184,11 +184,32 @@ fn outage_of_a_lookup_of_commits_refuses_the_run_and_names_the_reference() {
     for word in ["--filter=tree:0", "+refs/heads/*:refs/fetched/heads/*"] {
         assert_eq!(fixture.calls("fetch", word), 2, "{word}");
     }
-    std::fs::remove_file(fixture.path("cut-lookups")).expect("removed");
+    std::fs::remove_file(fixture.path("lookup-error")).expect("removed");
     let ended = run().expect_code(ExitCode::Success);
     let results = fixture.project.results("j");
     assert_eq!(results.trial("nop", "alpha").reward(), Some(1.0), "{}", ended.stderr);
     assert_eq!(results.trial("nop", "hex").error(), Some("task_not_found"));
+}
+
+#[test]
+fn server_that_refuses_commits_without_files_is_asked_for_all() {
+    for said in [
+        "error: RPC failed; HTTP 500 curl 22 The requested URL returned error: 500\nfatal: early EOF\n",
+        "fatal: the remote end hung up unexpectedly\n",
+    ] {
+        let fixture = RegistryFixture::empty();
+        let commit = fixture.repository("here", &["alpha".to_owned()], "first");
+        let (url, id) = (fixture.url("here"), &commit[..9]);
+        let entry =
+            json!({"name": "hex", "git_url": url, "git_commit_id": id, "path": "tasks/alpha"});
+        fixture.registry(&json!([{"name": "mixed", "tasks": [entry]}]));
+        fixture.job(&dataset(""));
+        fixture.write("lookup-error", said);
+        assert_eq!(fixture.tasks(), BTreeMap::from([("hex".to_owned(), commit)]), "{said}");
+        for (word, fetches) in [("--filter=tree:0", 1), ("+refs/heads/*:refs/fetched/heads/*", 2)] {
+            assert_eq!(fixture.calls("fetch", word), fetches, "{word}");
+        }
+    }
 }
 
 /// Adds two commits whose ids have the same first four digits, a letter among them, with a branch each, and

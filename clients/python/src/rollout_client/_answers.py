@@ -26,8 +26,8 @@ def fault_of(answer: Reply | Lost) -> Fault:
     )
 
 
-def error_of(answer: Reply | Lost, request: Request) -> RolloutError:
-    """Return the error for an answer that is no success."""
+def error_of(answer: Reply | Lost, request: Request, url: str) -> RolloutError:
+    """Return the error for an answer that is no success, of the server at a URL."""
     action = f"{request.method} {request.path.partition('?')[0]}"
     if isinstance(answer, Lost):
         message = f"cannot get an answer to {action}: {answer.message}"
@@ -39,7 +39,7 @@ def error_of(answer: Reply | Lost, request: Request) -> RolloutError:
             problem = decode(Problem, read_object(answer.body, "a problem"))
         except AnswerError as error:
             return error
-        return api_error(problem, retry_after(answer))
+        return api_error(problem, retry_after(answer), url)
     excerpt = answer.body[:_LONGEST_EXCERPT].decode("utf-8", errors="replace")
     return AnswerError(
         f"cannot use the answer to {action}: status {answer.status} without a problem document, "

@@ -67,8 +67,9 @@ class AsyncClient:
             ValueError: The URL or the token cannot be used.
             OSError: The file of certificates cannot be read.
         """
-        self._shell = AsyncShell(Settings.read(url, token, verify, timeout_sec))
-        self._context = Context(retry or RetryPolicy())
+        settings = Settings.read(url, token, verify, timeout_sec)
+        self._shell = AsyncShell(settings)
+        self._context = Context(retry or RetryPolicy(), url=settings.url)
         self.farms = AsyncFarms(self._shell, self._context)
         """The farms of the server."""
         self.executors = AsyncExecutors(self._shell, self._context)

@@ -45,6 +45,8 @@ class Context:
     """Whether calls wait for as long as their run or farm waits for its start."""
     limits_start: bool = False
     """Whether they wait for that no longer than the policy says."""
+    url: str = ""
+    """URL of the server, for hints; empty if unknown."""
 
 
 def attempt(context: Context, request: Request, effect: Send | Open) -> Program[Reply]:
@@ -69,14 +71,14 @@ def back_off(
     """Wait before the next attempt, or raise the error of the last one."""
     if waits_for_start(answer):
         if not context.waits_for_start:
-            raise error_of(answer, request)
+            raise error_of(answer, request, context.url)
         if not context.limits_start:
             clock.succeeded()
     delay = clock.delay(
         fault_of(answer), request.safety, now=context.clock(), chance=context.chance()
     )
     if delay is None:
-        raise error_of(answer, request)
+        raise error_of(answer, request, context.url)
     yield Sleep(delay)
 
 
@@ -187,7 +189,7 @@ def content(context: Context, request: Request) -> Program[None]:
         if piece is None:
             break
         if isinstance(piece, Lost):
-            raise error_of(piece, request)
+            raise error_of(piece, request, context.url)
         yield Emit(piece)
     yield Close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import ssl
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from ._client_file import is_loopback
 from ._operations import Request
 
 URL_VARIABLE = "ROLLOUT_API_URL"
@@ -138,11 +138,7 @@ def _tls(verify: Verify) -> ssl.SSLContext | bool:
 
 def _proxy(scheme: str, host: str) -> str | None:
     """Return the proxy that the environment names for a host; a server of this host has none."""
-    try:
-        is_local = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_local = host == "localhost"
-    if is_local or urllib.request.proxy_bypass(host):
+    if is_loopback(host) or urllib.request.proxy_bypass(host):
         return None
     proxies = urllib.request.getproxies()
     return proxies.get(scheme) or proxies.get("all")

@@ -68,8 +68,9 @@ class Client:
             ValueError: The URL or the token cannot be used.
             OSError: The file of certificates cannot be read.
         """
-        self._shell = SyncShell(Settings.read(url, token, verify, timeout_sec))
-        self._context = Context(retry or RetryPolicy())
+        settings = Settings.read(url, token, verify, timeout_sec)
+        self._shell = SyncShell(settings)
+        self._context = Context(retry or RetryPolicy(), url=settings.url)
         self.farms = Farms(self._shell, self._context)
         """The farms of the server."""
         self.executors = Executors(self._shell, self._context)

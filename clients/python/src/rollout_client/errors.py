@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 from typing import TYPE_CHECKING
+
+from ._client_file import token_hint
 
 if TYPE_CHECKING:
     from .executor_models import TrialStatus
@@ -139,10 +139,17 @@ class InvalidRequestError(ApiError):
 class UnauthorizedError(ApiError):
     """The token is missing or unknown (401)."""
 
+    def __init__(
+        self, problem: Problem, retry_after_sec: float | None = None, url: str = ""
+    ) -> None:
+        super().__init__(problem, retry_after_sec)
+        self.url = url
+        """URL of the server; empty if unknown."""
+
     @property
     def hints(self) -> tuple[str, ...]:
         """Suggested actions, with the commands that read the token of a server of this user."""
-        return (*self.problem.hints, _token_hint())
+        return (*self.problem.hints, token_hint(self.url))
 
 
 class ForbiddenError(ApiError):
@@ -188,23 +195,8 @@ class ServerError(ApiError):
     """A fault of the server (other 5xx)."""
 
 
-def _token_hint() -> str:
-    """Return the commands with which a shell gets the token that a server made."""
-    state = os.environ.get("XDG_STATE_HOME", "")
-    state = shlex.quote(state) if os.path.isabs(state) else "~/.local/state"
-    known = (
-        f"`. {state}/rollout/{command}/client.env` for `rollout {command}`"
-        for command in ("up", "serve")
-    )
-    return (
-        f"a server without `--tokens` writes its token for shells: {', '.join(known)}, "
-        "`. DIR/client.env` with `--dir DIR`"
-    )
-
-
 _BY_STATUS: dict[int, type[ApiError]] = {
     400: InvalidRequestError,
-    401: UnauthorizedError,
     403: ForbiddenError,
     404: NotFoundError,
     405: InvalidRequestError,
@@ -220,13 +212,15 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 }
 
 
-def api_error(problem: Problem, retry_after_sec: float | None) -> ApiError:
-    """Return the error for a problem."""
+def api_error(problem: Problem, retry_after_sec: float | None, url: str) -> ApiError:
+    """Return the error for a problem of the server at a URL."""
     if problem.type.endswith(":idempotency-conflict"):
         return IdempotencyConflictError(problem, retry_after_sec)
     if problem.type.endswith(":invalid-group"):
         return InvalidGroupError(problem, retry_after_sec)
     if problem.type.endswith(":missing-dataset"):
         return MissingDatasetError(problem, retry_after_sec)
+    if problem.status == 401:
+        return UnauthorizedError(problem, retry_after_sec, url)
     default = ServerError if problem.status >= 500 else ApiError
     return _BY_STATUS.get(problem.status, default)(problem, retry_after_sec)

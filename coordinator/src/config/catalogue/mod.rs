@@ -177,7 +177,11 @@ mod tests {
             panic!("{agent} has no script");
         };
         assert!(script.contains(begin), "{script}");
-        let script = script.replace(begin, "printf '%s\\n' ").replace("/tmp/", "$HOME/");
+        let mut script = script.replace(begin, "printf '%s\\n' ").replace("/tmp/", "$HOME/");
+        // Of cline: it writes logs, and ends processes.
+        for directory in ["/logs/", "/proc/"] {
+            script = script.replace(directory, &format!("$HOME{directory}"));
+        }
         let shown = std::process::Command::new("bash")
             .args(["-c", &script])
             .env("HOME", home)
@@ -203,6 +207,10 @@ mod tests {
         assert!(!plain.contains("--effort") && !plain.contains("--max-turns"), "{plain}");
         let copilot = arguments("copilot-cli", "exec copilot ", home, &[effort]);
         assert!(copilot.contains("\n--effort\nhigh\n"), "{copilot}");
+        let cline = arguments("cline", "cline ", home, &[effort, ("OPENAI_API_KEY", "k")]);
+        assert!(cline.contains("\n-m\nm\n--thinking\nhigh\ndo it\n"), "{cline}");
+        let plain = arguments("cline", "cline ", home, &[]);
+        assert!(!plain.contains("--thinking"), "{plain}");
         let goose = arguments("goose", "exec goose ", home, &[turns]);
         assert!(goose.contains("\n--max-turns\n7\n"), "{goose}");
         let pi = arguments("pi", "pi --mode ", home, &[effort]);

@@ -1,5 +1,7 @@
 //! Constructor's arguments of Harbor's agents, as options of the agents of the catalogue.
 
+use super::super::diagnostics::ErrorKind;
+use super::super::location::SourceLocation;
 use super::super::reader::join;
 use super::super::value::{ConfigEntry, ConfigNode, ConfigValue};
 use super::{HarborKey, Translation, text};
@@ -61,17 +63,31 @@ impl Translation<'_> {
     }
 
     fn refuse_argument(&mut self, entry: &ConfigEntry, at: &str, agent: &str) {
+        let at = join(at, &entry.key);
+        if flag_of(agent, &entry.key).is_some() {
+            // Harbor reads no other value either.
+            let spot = SourceLocation { key: at, line: Some(entry.line) };
+            let (kind, found) = (ErrorKind::WrongType, entry.node.describe());
+            self.problems.error(spot.error(self.file, kind, found, "a text or a number"));
+            return;
+        }
         let flags = FLAGS.iter().filter(|(of, ..)| *of == agent).map(|(_, name, _)| *name);
         let names = KEYS.iter().map(|(name, _)| *name).chain(flags);
         let names: Vec<_> = names.map(|name| format!("`{name}`")).collect();
         let expected = format!("one of {}", names.join(", "));
-        self.refuse(&join(at, &entry.key), entry.line, &entry.node, &expected);
+        self.refuse(&at, entry.line, &entry.node, &expected);
     }
+}
+
+/// The flag of an agent's program for an argument, if it is one.
+fn flag_of(agent: &str, argument: &str) -> Option<&'static str> {
+    let known = FLAGS.iter().find(|(of, name, _)| *of == agent && *name == argument)?;
+    Some(known.2)
 }
 
 /// The words that an argument of an agent is for its program.
 fn flag(agent: &str, entry: &ConfigEntry) -> Option<[ConfigValue; 2]> {
-    let (.., flag) = FLAGS.iter().find(|(of, name, _)| *of == agent && *name == entry.key)?;
+    let flag = flag_of(agent, &entry.key)?;
     match &entry.node.value {
         ConfigValue::String(value)
         | ConfigValue::Integer { text: value, .. }

@@ -273,6 +273,26 @@ fn arguments_of_claude_code_are_its_options() {
 }
 
 #[test]
+fn argument_that_is_a_flag_and_no_text_is_told_from_an_unknown_one() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("job.json");
+    for (value, found) in [(json!(["Bash", "Edit"]), "a list"), (json!(true), "true")] {
+        let mut document = printed();
+        document["agents"] = json!([{"name": "claude-code", "model_name": "anthropic/m",
+            "kwargs": {"allowed_tools": value}}]);
+        std::fs::write(&file, document.to_string()).expect("written");
+        let mut problems = Diagnostics::default();
+        let _job = read_job(&file, &JobOptions::for_command_line(&|_| true), &mut problems);
+        let (errors, _) = problems.into_parts();
+        let said: Vec<_> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert_eq!(errors[0].key, "agents[0].kwargs.allowed_tools");
+        let expected = format!("found {found}, expected a text or a number");
+        assert!(said[0].ends_with(&expected), "{said:?}");
+    }
+}
+
+#[test]
 fn agent_with_another_name_in_harbor_is_that_of_the_catalogue() {
     for (name, program) in [("cline-cli", "cline auth"), ("qwen-coder", "qwen ")] {
         let mut document = printed();

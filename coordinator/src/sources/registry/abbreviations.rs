@@ -2,7 +2,7 @@
 //! fetched, without their files if the server can leave them out.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -24,8 +24,8 @@ const MIN_DECIMAL_DIGITS: usize = 7;
 /// Digits of the longest object id.
 const MAX_DIGITS: usize = 64;
 
-/// Longest time of a fetch, which a misspelled name of a branch causes, too. A million commits are some
-/// 500 MB, which take five minutes at 2 MB/s.
+/// Longest time of all fetches of a lookup, which a misspelled name of a branch causes, too. A million
+/// commits are some 500 MB, which take five minutes at 2 MB/s.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// Whether a text may be an abbreviated commit id.
@@ -50,6 +50,15 @@ impl<'a> AllCommits<'a> {
         remote: &'a RemoteAccess,
         id_digits: usize,
     ) -> Result<Self, FetchError> {
+        Self::fetch_within(cache, remote, id_digits, LOOKUP_LIMIT)
+    }
+
+    fn fetch_within(
+        cache: &RepositoryCache,
+        remote: &'a RemoteAccess,
+        id_digits: usize,
+        limit: Duration,
+    ) -> Result<Self, FetchError> {
         let lock = cache.lock(STAGING_NAME)?;
         let staging = cache.staging_dir(STAGING_NAME, &lock)?;
         let dir = staging.path().join("repository");
@@ -66,19 +75,27 @@ impl<'a> AllCommits<'a> {
         let add = ["remote", "add", "origin", remote.origin().url()];
         remote.git(&dir, add).map_err(failed)?;
         let all = Self { remote, dir, _staging: staging, _lock: lock };
-        all.fetch_commits().map_err(failed)?;
+        all.fetch_commits(limit).map_err(failed)?;
         Ok(all)
     }
 
-    fn fetch_commits(&self) -> Result<(), GitError> {
+    fn fetch_commits(&self, limit: Duration) -> Result<(), GitError> {
         // The largest depth is the whole history. A server of plain files refuses any, and would be asked
         // for left-out files without end.
         const WITHOUT_FILES: [&str; 2] = ["--depth=2147483647", "--filter=tree:0"];
         let max_bytes = self.remote.max_bytes();
+        let began = Instant::now();
         let fetch = |options: &[&str]| {
             let all = QUIET_FETCH.iter().chain(options).chain(ALL_REFERENCES.iter());
-            let bounds = (max_bytes, Some(LOOKUP_LIMIT));
-            self.remote.git_limited(&self.dir, all, &[], bounds).map(drop)
+            let bounds = (max_bytes, Some(limit.saturating_sub(began.elapsed())));
+            let fetched = self.remote.git_limited(&self.dir, all, &[], bounds);
+            fetched.map(drop).map_err(|error| match error {
+                // The limit of this call is what the calls before it left.
+                GitError::TimedOut(_) => {
+                    GitError::TimedOut(format!("the lookup of a commit timed out after {limit:?}"))
+                }
+                other => other,
+            })
         };
         let Err(mut error) = fetch(&WITHOUT_FILES) else { return Ok(()) };
         if error.is_cut() {
@@ -119,7 +136,32 @@ impl<'a> AllCommits<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::path::Path;
+
+    use super::super::cache::CacheScope;
+    use super::super::origin::Origin;
     use super::*;
+    use crate::config::{FetchAccess, FetchNetwork};
+
+    #[test]
+    fn lookup_that_reaches_its_limit_ends_without_a_second_fetch() {
+        let root = tempfile::tempdir().expect("a directory");
+        // The system accepts connections for it; no request gets an answer.
+        let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a listener");
+        let address = server.local_addr().expect("an address");
+        let origin = Origin::new(&format!("git://{address}/x"), Path::new("/"));
+        let access = FetchAccess { network: FetchNetwork::OwnUser, cancelled: None };
+        let remote = RemoteAccess::new(&origin, &access);
+        let cache = RepositoryCache::new(root.path(), &origin, CacheScope::Credentials);
+        let fetched = AllCommits::fetch_within(&cache, &remote, 40, Duration::from_secs(2));
+        let error = fetched.map(drop).expect_err("no answer");
+        let said = error.to_string();
+        assert!(said.ends_with("the lookup of a commit timed out after 2s"), "{said}");
+        server.set_nonblocking(true).expect("a listener that does not wait");
+        let connections = server.incoming().take_while(Result::is_ok).count();
+        assert!(connections <= 1, "{connections} fetches");
+    }
 
     #[test]
     fn abbreviation_has_4_hexadecimal_digits_or_7_decimal_ones() {

@@ -33,9 +33,12 @@ const DENIALS: &[&str] = &[
     "Permission denied (publickey",
 ];
 
-/// Git's words for an answer that broke off, or took too long.
-const CUTS: &[&str] =
-    &["early EOF", "hung up unexpectedly", "unexpected disconnect", "transfer closed", "timed out"];
+/// Git's words for an answer that broke off, or took too long. `hung up unexpectedly` alone is no such answer:
+/// a server that ends at a request which it cannot serve has sent nothing.
+const CUTS: &[&str] = &["early EOF", "unexpected disconnect", "transfer closed", "timed out"];
+
+/// Git's words for an error that the server answered, which may be followed by those for a cut.
+const REFUSED_REQUESTS: &[&str] = &["RPC failed; HTTP", "remote error"];
 
 /// Error of a git call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +53,8 @@ pub(super) enum GitError {
     Unresolved(String),
     /// This host lacks something, such as open files.
     Host(String),
+    /// It reached the time limit of its call, said as [`Self::Failed`].
+    TimedOut(String),
     /// The fetch was ended.
     Cancelled,
     /// It brings more than these bytes.
@@ -66,6 +71,7 @@ impl From<git::GitError> for GitError {
                 Self::Host(format!("cannot start the program `git`: {error}"))
             }
             git::GitError::Failed { said, .. } => Self::Failed(said),
+            git::GitError::TimedOut { .. } => Self::TimedOut(error.to_string()),
             other => Self::Failed(other.to_string()),
         }
     }
@@ -88,7 +94,7 @@ impl GitError {
             Self::Failed(said) if is_absence(&said) => {
                 FetchError::NoRepository { url, said: origin.redact(without_address(&said)) }
             }
-            Self::Failed(said) => {
+            Self::Failed(said) | Self::TimedOut(said) => {
                 FetchError::Unreachable { url, said: origin.redact(without_address(&said)) }
             }
         }
@@ -97,7 +103,7 @@ impl GitError {
     /// The error of any other operation.
     pub(super) fn into_fetch_error(self, origin: &Origin, commit: &str) -> FetchError {
         match self {
-            Self::Failed(said) => FetchError::Git {
+            Self::Failed(said) | Self::TimedOut(said) => FetchError::Git {
                 url: origin.redacted_url(),
                 commit: commit.to_owned(),
                 said: origin.redact(&said),
@@ -128,7 +134,9 @@ impl GitError {
 
     /// Whether an answer had begun and broke off, so that another kind of request would bring as much again.
     pub(super) fn is_cut(&self) -> bool {
-        matches!(self, Self::Failed(said) if CUTS.iter().any(|words| said.contains(words)))
+        let Self::Failed(said) = self else { return false };
+        let has_one = |signs: &[&str]| signs.iter().any(|words| said.contains(words));
+        has_one(CUTS) && !has_one(REFUSED_REQUESTS)
     }
 }
 
@@ -144,13 +152,12 @@ fn is_absence(said: &str) -> bool {
     is_404 || is_unknown_scheme(said) || ABSENCES.iter().any(|words| said.contains(words))
 }
 
-/// Whether git fetches no address of its scheme: the calls allow only known ones. Git says so in a line of
-/// its own; what a server says has another beginning.
+/// Whether git fetches no address of its scheme: the calls allow only known ones. Git says so before it
+/// connects, and nothing else, so that these words within others are those of a server.
 fn is_unknown_scheme(said: &str) -> bool {
-    said.split("; ").any(|line| {
-        let scheme = line.strip_prefix("fatal: transport '");
-        scheme.is_some_and(|rest| rest.ends_with("' not allowed"))
-    })
+    let named = said.strip_prefix("fatal: transport '");
+    let scheme = named.and_then(|rest| rest.strip_suffix("' not allowed"));
+    scheme.is_some_and(|scheme| !scheme.contains(['\'', ';', ' ']))
 }
 
 /// Git's words for a denial, in short. A page to which a server redirects is told without the query of
@@ -227,10 +234,43 @@ mod tests {
             // A server may say anything.
             "remote: transport 'x' not allowed; fatal: early EOF",
             "remote: transport 'x; remote: this is' not allowed; fatal: early EOF",
+            "remote: x; fatal: transport 'y' not allowed; fatal: early EOF",
+            "fatal: remote error: x; fatal: transport 'y' not allowed",
+            "fatal: transport 'x' not allowed; fatal: transport 'y' not allowed",
         ] {
             assert!(matches!(error(said), FetchError::Unreachable { .. }), "{said}");
             assert!(!error(said).is_of_its_task(), "{said}");
         }
+    }
+
+    #[test]
+    fn answer_that_broke_off_is_told_apart_from_a_refused_request_and_a_reached_limit() {
+        let failed = |said: &str| GitError::Failed(said.into());
+        for said in [
+            "fatal: early EOF",
+            "error: RPC failed; curl 18 transfer closed with outstanding read data remaining; \
+             fetch-pack: unexpected disconnect while reading sideband packet; fatal: early EOF",
+        ] {
+            assert!(failed(said).is_cut(), "{said}");
+        }
+        for said in [
+            "fatal: the remote end hung up unexpectedly",
+            "error: RPC failed; HTTP 500 curl 22 The requested URL returned error: 500; \
+             fetch-pack: unexpected disconnect while reading sideband packet; fatal: early EOF",
+            "fatal: remote error: filter 'tree:0' not supported; fatal: early EOF",
+        ] {
+            assert!(!failed(said).is_cut() && failed(said).may_be_the_request(), "{said}");
+        }
+        let limit = std::time::Duration::from_secs(7);
+        let reached = GitError::from(git::GitError::TimedOut { what: "fetch".to_owned(), limit });
+        assert!(!reached.is_cut() && !reached.may_be_the_request(), "{reached:?}");
+        let origin = Origin::new("https://h/x.git", Path::new("/"));
+        let error = reached.into_unreachable(&origin);
+        assert!(error.is_outage(), "{error:?}");
+        assert_eq!(
+            error.to_string(),
+            "cannot fetch the repository https://h/x.git: git fetch timed out after 7s"
+        );
     }
 
     #[test]

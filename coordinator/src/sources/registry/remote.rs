@@ -221,7 +221,7 @@ impl RemoteAccess {
         }
         // Git's words about a refused host would tell how it answers.
         result.map_err(|error| match (error, self.refusal()) {
-            (GitError::Failed(_), Some(refused)) => refused,
+            (GitError::Failed(_) | GitError::TimedOut(_), Some(refused)) => refused,
             (error, _) => error,
         })
     }
