@@ -2,6 +2,7 @@
 
 mod abuse;
 mod addresses;
+mod cache_mounts;
 mod cluster;
 mod datasets;
 mod disk_faults;
