@@ -170,6 +170,11 @@ fn option_without_effect_on_a_server_is_refused_before_anything_is_sent() {
         let refused = project.rollout(&words).wait(DEADLINE).expect_code(ExitCode::Usage);
         assert!(refused.stderr.contains(option), "{}", refused.stderr);
     }
+    let job = fs::read_to_string(project.path().join("job.yaml")).expect("a job");
+    project.write_file("moved.yaml", &format!("jobs_dir: elsewhere\n{job}"));
+    let words = ["run", "moved.yaml", "--remote-endpoint", &url];
+    let refused = project.rollout(&words).wait(DEADLINE).expect_code(ExitCode::Usage);
+    assert!(refused.stderr.contains("`jobs_dir`"), "{}", refused.stderr);
     let uploads = fs::read_dir(project.path().join("state/datasets"));
     assert_eq!(uploads.map_or(0, Iterator::count), 0);
     daemon.stop();

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::client::{ApiServerClient, RunUrl};
 use super::follow::{self, FollowedRun};
+use super::options::check_jobs_dir;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::config::{DatasetSource, Job, RegistryRef, TaskSource, job_document};
@@ -44,6 +45,7 @@ pub(in crate::cli) async fn run(
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
     let ServerSubmission { server, prepared, detach, json, fail_under } = run;
+    check_jobs_dir(&prepared.job.jobs_dir)?;
     check_sources(&prepared.job)?;
     let commits: Vec<_> = prepared.datasets.iter().map(common_commit).collect();
     for (dataset, commit) in prepared.datasets.iter().zip(&commits) {
