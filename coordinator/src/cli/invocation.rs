@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::args::with_run;
 use super::error::CliError;
 use super::left_out::LeftOutOption;
+use super::run_place;
 use crate::results::files::layout;
 
 /// Options that hold for one session and are not stored, and whether a value follows them.
@@ -63,6 +64,9 @@ impl Invocation {
         let path = run_dir.join(layout::INVOCATION);
         let what = format!("cannot read the options of the run in {}", run_dir.display());
         let text = std::fs::read(&path).map_err(|error| {
+            if run_dir.try_exists().is_ok_and(|exists| !exists) {
+                return run_place::no_run(run_dir);
+            }
             CliError::failure(what.clone(), &error).hint(
                 "only `rollout run` and `rollout tree run` store their options: a run of `rollout \
                  serve` is resumed by its server",

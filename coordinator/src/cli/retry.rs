@@ -358,6 +358,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn retry_and_resume_of_no_run_say_so() {
+        let temp = tempfile::tempdir().expect("a directory");
+        for reopen in [None, Some(ReopenSelection::Failed)] {
+            let printer = Printer::from_environment(true);
+            let ran = run_again(&temp.path().join("nope"), reopen, Vec::new(), &printer).await;
+            let refused = ran.expect_err("no run");
+            assert_eq!(refused.code, ExitCode::Config);
+            assert!(refused.message.contains("no run at "), "{}", refused.message);
+            assert!(refused.hints[0].contains("rollout list "), "{:?}", refused.hints);
+        }
+    }
+
+    #[tokio::test]
     async fn run_directory_is_not_sent_to_an_api_server() {
         let run_dir = tempfile::tempdir().expect("a directory");
         let directory = std::env::current_dir().expect("a directory");
