@@ -109,7 +109,8 @@ fn retry_after_corrected_script_keeps_other_results_under_their_spec() {
     assert!(refused.stderr.contains("rollout retry jobs/needy --failed"), "{}", refused.stderr);
     let unknown = ["retry", "jobs/needy", "--failed", "--agent", "b"];
     let unknown = project.rollout(&unknown).wait(DEADLINE).expect_code(ExitCode::Config);
-    assert!(unknown.stderr.contains("no settled trial b"), "{}", unknown.stderr);
+    let agents = "no settled trial of agent b: agents with settled trials are a";
+    assert!(unknown.stderr.contains(agents), "{}", unknown.stderr);
 
     let again = ["retry", "jobs/needy", "--failed", "--agent", "a", "--task", "tasks/needs"];
     let again = project.rollout(&again).wait(DEADLINE).expect_code(ExitCode::Success);
