@@ -107,13 +107,16 @@ fn hint_of_run_with_variable_takes_its_value_from_the_shell() {
     let stopped = ended_early(&project, &words, Signal::INT).expect_code(ExitCode::Cancelled);
     let stopped = stopped.expect_stderr("set A in the shell first");
     let (run, hinted) = (only_run(&project), stopped.hinted_command());
-    assert_eq!(resume_in_status(&project, &run, project.path()), hinted);
+    let in_status = resume_in_status(&project, &run, project.path());
+    for command in [&hinted, &in_status] {
+        assert!(command.ends_with(r#" -- --agent-env "A=${A:?}""#), "{command}");
+    }
     // Without the variable, the shell says which one it is, and nothing runs.
     let settled = run.trials().len();
     let unset = project.paste(&hinted).wait(DEADLINE);
     assert!(unset.stderr.contains("A: parameter"), "{}", unset.stderr);
     assert_eq!(run.trials().len(), settled);
-    let set = format!("export A='x y'\n{hinted}");
+    let set = format!("export A='x y'\n{in_status}");
     let _ended = project.paste(&set).wait(DEADLINE).expect_code(ExitCode::Success);
     assert_eq!(only_run(&project).path(), run.path());
     assert_adds_up(&run, TRIALS);
