@@ -20,7 +20,7 @@ from script import CUT, Script, problem
 
 DONE = Reply(204, {}, b"")
 
-KNOWN_DIGEST = "f0346950ea4e827e73d65b8d22906f613e313e3797f8a7d024d9217e6dcc9779"
+KNOWN_DIGEST = "54d571ecd0679010b10535972b4aa8f4b1435e0e6f7c23207f458a6a9ef9b626"
 """Of an archive that the tests of the command pack, too."""
 
 
@@ -34,18 +34,22 @@ def tasks(tmp_path: Path) -> Path:
     (tree / "t" / "environment" / ".git" / "HEAD").write_text("kept")
     (tree / "t-x").mkdir()
     (tree / ".git").mkdir()
-    (tree / "t" / "b é").write_text("text")
-    (tree / "t" / "run").write_text("#!/bin/sh\n")
-    (tree / "t" / "run").chmod(0o700)
-    (tree / "t" / "link").symlink_to("run")
-    (tree / "t" / ("long" * 40)).mkdir()
+    (tree / "t" / "NOTES.md").write_text("not read")
+    (tree / "README.md").write_text("not read")
+    tests = tree / "t" / "tests"
+    tests.mkdir()
+    (tests / "b é").write_text("text")
+    (tests / "run").write_text("#!/bin/sh\n")
+    (tests / "run").chmod(0o700)
+    (tests / "link").symlink_to("run")
+    (tests / ("long" * 40)).mkdir()
     return tree
 
 
 def test_equal_trees_give_equal_archives(tasks: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(tasks, copy, symlinks=True)
-    os.utime(copy / "t" / "run", (1, 1))
+    os.utime(copy / "t" / "tests" / "run", (1, 1))
     first, second = (pack(tree, "tasks", tmp_path / f"{tree.name}.tar") for tree in (tasks, copy))
     assert (first.digest, first.size_bytes) == (second.digest, second.size_bytes)
     with tarfile.open(first.path) as archive:
@@ -53,19 +57,19 @@ def test_equal_trees_give_equal_archives(tasks: Path, tmp_path: Path) -> None:
         assert list(members) == [
             "tasks",
             "tasks/t",
-            "tasks/t-x",
-            "tasks/t/b é",
             "tasks/t/environment",
             "tasks/t/environment/.git",
             "tasks/t/environment/.git/HEAD",
-            "tasks/t/link",
-            "tasks/t/" + "long" * 40,
-            "tasks/t/run",
             "tasks/t/task.toml",
+            "tasks/t/tests",
+            "tasks/t/tests/b é",
+            "tasks/t/tests/link",
+            "tasks/t/tests/" + "long" * 40,
+            "tasks/t/tests/run",
         ]
-    assert members["tasks/t/run"] == (tarfile.REGTYPE, 0o755)
-    assert members["tasks/t/link"][0] == tarfile.SYMTYPE
-    (copy / "t" / "run").chmod(0o600)
+    assert members["tasks/t/tests/run"] == (tarfile.REGTYPE, 0o755)
+    assert members["tasks/t/tests/link"][0] == tarfile.SYMTYPE
+    (copy / "t" / "tests" / "run").chmod(0o600)
     assert pack(copy, "tasks", tmp_path / "other.tar").digest != first.digest
 
 
@@ -76,12 +80,43 @@ def test_archive_has_known_digest(tmp_path: Path) -> None:
     (tree / "t" / "task.toml").write_text("version = '1.0'\n")
     (tree / "t" / "tests" / "test.sh").write_text("true\n")
     (tree / "t" / "tests" / "test.sh").chmod(0o755)
-    (tree / "t" / ("long" * 40)).symlink_to("task.toml")
+    (tree / "t" / "tests" / ("long" * 40)).symlink_to("test.sh")
+    (tree / "t" / "NOTES.md").write_text("notes\n")
+    (tree / "README.md").write_text("tasks\n")
     assert pack(tree, "tasks", tmp_path / "tasks.tar").digest == KNOWN_DIGEST
 
 
+def member_names(tree: Path, to: Path) -> set[str]:
+    with tarfile.open(pack(tree, "x", to / "x.tar").path) as archive:
+        return {member.name for member in archive}
+
+
+def test_task_with_links_between_its_parts_is_sent_whole(tasks: Path, tmp_path: Path) -> None:
+    (tasks / "t" / "common").mkdir()
+    assert "x/t/common" not in member_names(tasks, tmp_path)
+    (tasks / "t" / "tests" / "up").symlink_to("../common")
+    (tasks / "t" / "common" / ".git").mkdir()
+    found = member_names(tasks, tmp_path)
+    assert {"x/t/common", "x/t/common/.git", "x/t/NOTES.md"} <= found
+    assert not {"x/t/.git", "x/README.md"} & found
+
+
+def test_directory_without_tasks_is_sent_whole(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "ideas" / ".git").mkdir(parents=True)
+    (tree / "baseline.csv").write_text("v\n1\n")
+    assert member_names(tree, tmp_path) == {"x", "x/baseline.csv", "x/ideas"}
+    (tree / "t").mkdir()
+    (tree / "t" / "task.toml").write_text("")
+    assert member_names(tree, tmp_path) == {"x", "x/t", "x/t/task.toml"}
+    assert member_names(tree / "t", tmp_path) == {"x", "x/task.toml"}
+    (tree / "link").symlink_to("t")
+    found = {"x", "x/baseline.csv", "x/ideas", "x/link", "x/t", "x/t/task.toml"}
+    assert member_names(tree, tmp_path) == found
+
+
 def test_special_file_is_refused(tasks: Path, tmp_path: Path) -> None:
-    os.mkfifo(tasks / "pipe")
+    os.mkfifo(tasks / "t" / "tests" / "pipe")
     with pytest.raises(ValueError, match="no file, directory or link"):
         pack(tasks, "tasks", tmp_path / "x.tar")
 

@@ -36,6 +36,7 @@ mod replay;
 mod requirements;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod unsettled;
 
 pub use event_loop::{
     DurableState, DurableStateListener, Engine, EngineInputs, EngineMessage, EngineOutcome,

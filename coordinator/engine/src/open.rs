@@ -285,8 +285,11 @@ fn check_plan(
         let names = removed.into_iter().take(MAX_NAMED_TRIALS).collect();
         return Err(OpenError::Removed { root, count, names, differences });
     }
-    let names = superseded.unknown();
-    if names.is_empty() { Ok(()) } else { Err(OpenError::NotSettled { root, names }) }
+    let unsettled = superseded.unsettled();
+    if unsettled.is_empty() {
+        return Ok(());
+    }
+    Err(OpenError::NotSettled { root, unsettled: unsettled.to_string() })
 }
 
 /// The first record of this session.

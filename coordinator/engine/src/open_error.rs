@@ -63,16 +63,12 @@ pub enum OpenError {
         differences: Vec<String>,
     },
     /// Trials to run again that have no result.
-    #[error(
-        "the run in {} has no settled trial {}: names are `agent/dataset/task__attempt`",
-        shown(root),
-        names.join(", ")
-    )]
+    #[error("the run in {} has no settled trial {unsettled}", shown(root))]
     NotSettled {
         /// The run directory.
         root: PathBuf,
-        /// Their names, as given.
-        names: Vec<String>,
+        /// Their names, as given, or those of their agents and tasks, and which names there are.
+        unsettled: String,
     },
 }
 

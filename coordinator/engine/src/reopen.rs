@@ -1,6 +1,6 @@
 //! Selection of the settled trials that run again, from the beginning of a session or within it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use rollout_protocol::error::ErrorClass;
 use rollout_protocol::id::ItemId;
@@ -11,6 +11,7 @@ pub use rollout_protocol::wire::command::{OutcomeFilter, ReopenSelection, TrialF
 use super::replay::{CoreReplay, reopened_items};
 use crate::core::{CoreEffect, ItemSettlement};
 use crate::journal::{JournalError, JournalPrefix, ReplayExtent, RunLayout, SegmentIndex};
+use crate::unsettled::UnsettledSelection;
 
 /// Whether a selection names the settlement of an item.
 fn selects(selection: &ReopenSelection, settled: &ItemSettlement, name: &ItemName) -> bool {
@@ -51,8 +52,8 @@ pub(super) struct FoundSettlements {
     pub(super) settled: HashMap<ItemId, (u32, ItemSettlement)>,
     /// Number of trials that the selection names and the plan has.
     pub(super) named: usize,
-    /// Keys, agents and tasks of the selection that name no trial that was ever settled.
-    pub(super) unsettled: Vec<String>,
+    /// Trials, agents and tasks of the selection that name no trial that was ever settled.
+    pub(super) unsettled: UnsettledSelection,
 }
 
 /// Reads the settlements that a selection names from the durable part of a journal, which may grow.
@@ -97,30 +98,47 @@ pub(super) fn find_settlements(
             found.named = named.len();
             let is_settled =
                 |key: &&String| items.get(key.as_str()).is_some_and(|item| known.contains(item));
-            found.unsettled = keys.iter().filter(|key| !is_settled(key)).cloned().collect();
+            found.unsettled.trials = keys.iter().filter(|key| !is_settled(key)).cloned().collect();
         }
         ReopenSelection::Filtered(filter) => {
-            let is_settled =
-                |part: &ReopenSelection| lookup(part).values().any(|item| known.contains(item));
-            let unsettled = parts(filter).filter(|(_, part)| !is_settled(part));
-            found.unsettled = unsettled.map(|(name, _)| name.clone()).collect();
+            found.unsettled = unsettled_parts(filter, &known, lookup);
         }
         ReopenSelection::Failed | ReopenSelection::Infrastructure => {}
     }
     Ok(found)
 }
 
-/// Every agent and task of a filter, with the selection of its trials.
-fn parts(filter: &TrialFilter) -> impl Iterator<Item = (&String, ReopenSelection)> {
-    let agents = filter.agents.iter().map(|agent| {
-        let agents = vec![agent.clone()];
-        (agent, ReopenSelection::Filtered(TrialFilter { agents, ..TrialFilter::default() }))
-    });
-    let tasks = filter.tasks.iter().map(|task| {
-        let tasks = vec![task.clone()];
-        (task, ReopenSelection::Filtered(TrialFilter { tasks, ..TrialFilter::default() }))
-    });
-    agents.chain(tasks)
+/// The agents and the tasks of a filter that no settled trial has. `known` are the items of these.
+fn unsettled_parts(
+    filter: &TrialFilter,
+    known: &HashSet<ItemId>,
+    lookup: &dyn Fn(&ReopenSelection) -> HashMap<String, ItemId>,
+) -> UnsettledSelection {
+    let is_unsettled = |part: TrialFilter| {
+        let items = lookup(&ReopenSelection::Filtered(part));
+        !items.values().any(|item| known.contains(item))
+    };
+    let is_agent_unsettled = |agent: &&String| {
+        is_unsettled(TrialFilter { agents: vec![(*agent).clone()], ..TrialFilter::default() })
+    };
+    let is_task_unsettled = |task: &&String| {
+        is_unsettled(TrialFilter { tasks: vec![(*task).clone()], ..TrialFilter::default() })
+    };
+    let agents: Vec<String> = filter.agents.iter().filter(is_agent_unsettled).cloned().collect();
+    let mut known_agents = BTreeSet::new();
+    if !agents.is_empty() {
+        let all = lookup(&ReopenSelection::Filtered(TrialFilter::default()));
+        let settled = all.into_iter().filter(|(_, item)| known.contains(item));
+        // The name of a trial begins with its agent.
+        known_agents
+            .extend(settled.filter_map(|(name, _)| Some(name.split_once('/')?.0.to_owned())));
+    }
+    UnsettledSelection {
+        trials: Vec::new(),
+        agents,
+        tasks: filter.tasks.iter().filter(is_task_unsettled).cloned().collect(),
+        known_agents: known_agents.into_iter().collect(),
+    }
 }
 
 /// The settlements that no longer count: those that previous sessions reopened, and those that this
@@ -138,6 +156,8 @@ pub(super) struct SupersededResults {
     names: HashSet<String>,
     /// Agents and tasks of the selection that no settled trial has so far.
     unseen: TrialFilter,
+    /// Agents of settled trials.
+    agents: BTreeSet<String>,
 }
 
 impl SupersededResults {
@@ -158,8 +178,11 @@ impl SupersededResults {
     ) -> Option<ItemSettlement> {
         let later = self.is_reopened_later(&settled.item);
         let selected = self.selection.as_ref();
-        if let Some(trial) = name.trial() {
+        if let Some(trial) = name.trial().filter(|_| self.selection.is_some()) {
             self.unseen.remove(trial);
+            if !self.agents.contains(&trial.agent) {
+                self.agents.insert(trial.agent.clone());
+            }
         }
         let selected = selected.is_some_and(|of| selects(of, &settled, name));
         if !later && !selected {
@@ -206,15 +229,18 @@ impl SupersededResults {
     }
 
     /// Requested trials that were never settled, and agents and tasks of none.
-    pub(super) fn unknown(&self) -> Vec<String> {
-        match &self.selection {
+    pub(super) fn unsettled(&self) -> UnsettledSelection {
+        let trials = match &self.selection {
             Some(ReopenSelection::Trials(keys)) => {
                 keys.iter().filter(|key| !self.names.contains(*key)).cloned().collect()
             }
-            Some(ReopenSelection::Filtered(_)) => {
-                self.unseen.agents.iter().chain(&self.unseen.tasks).cloned().collect()
-            }
-            Some(ReopenSelection::Failed | ReopenSelection::Infrastructure) | None => Vec::new(),
+            _ => Vec::new(),
+        };
+        UnsettledSelection {
+            trials,
+            agents: self.unseen.agents.clone(),
+            tasks: self.unseen.tasks.clone(),
+            known_agents: self.agents.iter().cloned().collect(),
         }
     }
 }
@@ -250,7 +276,7 @@ mod tests {
             assert!(results.take(settled(), &trial().into()).is_none());
             assert!(results.reopened(trial().item()).is_empty());
             assert!(results.chosen().is_empty());
-            assert_eq!(results.unknown(), ["a/d/other__1"]);
+            assert_eq!(results.unsettled().trials, ["a/d/other__1"]);
         }
     }
 
@@ -262,7 +288,9 @@ mod tests {
             let selection = Some(ReopenSelection::Filtered(filter));
             let mut results = SupersededResults::new(HashMap::new(), selection);
             let _kept = results.take(settled(), &trial().into());
-            (results.chosen().len(), results.unknown())
+            let unsettled = results.unsettled();
+            assert_eq!(unsettled.known_agents, ["a"]);
+            (results.chosen().len(), [unsettled.agents, unsettled.tasks].concat())
         };
         let all = OutcomeFilter::Any;
         assert_eq!(filter(&["a"], &["x", "t"], all), (1, vec!["x".to_owned()]));
@@ -278,6 +306,6 @@ mod tests {
         assert!(results.reopened(trial().item()).is_empty());
         assert!(results.take(settled(), &trial().into()).is_none());
         assert_eq!(results.chosen(), [trial().item()]);
-        assert_eq!(results.unknown(), ["a/d/other__1"]);
+        assert_eq!(results.unsettled().trials, ["a/d/other__1"]);
     }
 }

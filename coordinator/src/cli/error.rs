@@ -15,7 +15,7 @@ use rollout_worker::shortage::Shortage;
 use rollout_worker::shown_path::shown;
 use rollout_worker::store::StoreError;
 
-use super::hint_command::{self, CommandHint, HintedRun, RunAction};
+use super::hint_command::{self, CommandHint, HintedRun, RunAction, ShellCommand};
 use super::output::quoted;
 use crate::config::{ConfigErrors, ErrorKind};
 use crate::events::ReportError;
@@ -181,7 +181,7 @@ impl CliError {
         })
     }
 
-    fn complete(mut self, command: impl Fn(&[&str]) -> String) -> Self {
+    fn complete(mut self, command: impl Fn(&[&str]) -> ShellCommand) -> Self {
         for hint in std::mem::take(&mut self.command_hints) {
             self.hints.push(hint.text(&command(hint.options)));
         }
@@ -436,7 +436,7 @@ impl From<OpenError> for CliError {
                 let retry = hint_command::command(&HintedRun::Directory(root.clone()), &retry, &[]);
                 refused.hint(&format!(
                     "use `--name` for a new run, undo the changes to resume this one, or run \
-                     `{retry}`, which runs failed trials again with the changes and keeps the \
+                     {retry}, which runs failed trials again with the changes and keeps the \
                      other results"
                 ))
             }
@@ -487,7 +487,7 @@ pub(super) fn from_lock(what: &str, error: &LockError, other: &str) -> CliError 
 /// The hint for a damaged document of a run directory.
 pub(super) fn repair_hint(root: &Path) -> String {
     let next = match hint_command::resume_directory(root) {
-        Some(resume) => format!("then run `{resume}`, which writes it again"),
+        Some(resume) => format!("then run {resume}, which writes it again"),
         None => "the next session of the run writes it again".to_owned(),
     };
     format!("run `rollout repair {}` to move it aside; {next}", quoted(&root.to_string_lossy()))

@@ -168,7 +168,7 @@ fn print_summary(
         ));
         if let Some(run) = run.filter(|run| run.is_resumable()) {
             let resume = hint_command::command(run, &RunAction::Resume, &[]);
-            printer.hint(&format!("run `{resume}` to resume it"));
+            printer.hint(&format!("run {resume} to resume it"));
         }
     }
     if exported.unplanned > 0 {

@@ -1,17 +1,36 @@
 //! Complete command lines in hints. Every one that names a run is made by [`command`].
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use rollout_engine::{OutcomeFilter, ReopenSelection, TrialFilter};
 
 use super::invocation::{self, Invocation};
+use super::left_out::{LeftOutOption, NEEDS_SERVER};
 use super::output::quoted;
 use super::run_place::CatalogAddress;
 use crate::config::env_vars;
 use crate::results::files::layout;
 
-/// Stands for a value that is not stored.
-const VALUE: &str = "VALUE";
+/// A command line for a shell. In a hint, where it stands in backquotes, the steps without which it
+/// does not work follow it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ShellCommand {
+    /// The command line.
+    pub(super) line: String,
+    /// Steps of the user that must come before it.
+    pub(super) needs: Vec<String>,
+}
+
+impl fmt::Display for ShellCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`", self.line)?;
+        match self.needs.is_empty() {
+            true => Ok(()),
+            false => write!(f, " ({})", self.needs.join("; ")),
+        }
+    }
+}
 
 /// A run, as a command line names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,27 +150,29 @@ impl CommandHint {
     }
 
     /// The hint with its command.
-    pub(super) fn text(&self, command: &str) -> String {
+    pub(super) fn text(&self, command: &ShellCommand) -> String {
         let Self { first, purpose, .. } = self;
         match first {
-            Some(first) => format!("{first}, then run `{command}` to {purpose}"),
-            None => format!("run `{command}` to {purpose}"),
+            Some(first) => format!("{first}, then run {command} to {purpose}"),
+            None => format!("run {command} to {purpose}"),
         }
     }
 }
 
 /// The command line that does this with a run, in the current directory. `options` are for its
 /// session.
-pub(super) fn command(run: &HintedRun, action: &RunAction, options: &[&str]) -> String {
+pub(super) fn command(run: &HintedRun, action: &RunAction, options: &[&str]) -> ShellCommand {
     let mut words = vec!["rollout".to_owned(), action.verb().to_owned()];
-    let mut further: Vec<String> = options.iter().map(|word| (*word).to_owned()).collect();
-    let mut elsewhere = None;
+    let mut further: Vec<String> = options.iter().map(|word| quoted(word)).collect();
+    let (mut elsewhere, mut needs) = (None, Vec::new());
     match run {
         HintedRun::Directory(directory) => {
             let stored = Invocation::read(directory).ok();
             let left_out = stored.iter().flat_map(|stored| &stored.left_out);
-            let left_out = left_out.filter(|option| *option != "--nats" || !has_server());
-            further.extend(left_out.flat_map(|option| [option.clone(), VALUE.to_owned()]));
+            for option in left_out.filter(|option| !option.is("--nats") || !has_server()) {
+                further.push(option.for_shell());
+                needs.push(option.need());
+            }
             elsewhere = stored.map(|stored| stored.directory).filter(|place| !is_current(place));
             let absolute = elsewhere.as_ref().and_then(|_| std::path::absolute(directory).ok());
             let directory = absolute.as_deref().unwrap_or(directory);
@@ -161,51 +182,59 @@ pub(super) fn command(run: &HintedRun, action: &RunAction, options: &[&str]) -> 
     }
     words.extend(action.selection());
     if matches!(run, HintedRun::Catalog(_)) && !has_server() {
-        words.extend(["--nats", "URL"].map(str::to_owned));
+        add_server(&mut words, &mut needs);
     }
+    let mut line = joined(&words);
     if !further.is_empty() {
-        words.push("--".to_owned());
-        words.extend(further);
+        line = format!("{line} -- {}", further.join(" "));
     }
-    let command = joined(&words);
-    match elsewhere {
-        Some(place) => format!("cd {} && {command}", quoted(&place.to_string_lossy())),
-        None => command,
+    if let Some(place) = elsewhere {
+        line = format!("cd {} && {line}", quoted(&place.to_string_lossy()));
     }
+    ShellCommand { line, needs }
 }
 
 /// The command line that does this with a run whose coordinator runs: that one has its options. One on
 /// another host is reached through its server.
-pub(super) fn live_command(run: &HintedRun, action: &RunAction) -> String {
+pub(super) fn live_command(run: &HintedRun, action: &RunAction) -> ShellCommand {
     let HintedRun::Directory(directory) = run else { return command(run, action, &[]) };
     let stored = Invocation::read(directory).ok();
     let needs_server =
-        stored.is_some_and(|stored| stored.left_out.iter().any(|name| name == "--nats"));
-    let mut words = vec!["rollout".to_owned(), action.verb().to_owned()];
+        stored.is_some_and(|stored| stored.left_out.iter().any(|option| option.is("--nats")));
+    let (mut words, mut needs) = (vec!["rollout".to_owned(), action.verb().to_owned()], Vec::new());
     words.push(directory.to_string_lossy().into_owned());
     words.extend(action.selection());
     if needs_server && !has_server() {
-        words.extend(["--nats", "URL"].map(str::to_owned));
+        add_server(&mut words, &mut needs);
     }
-    joined(&words)
+    ShellCommand { line: joined(&words), needs }
+}
+
+/// Adds the option for a server whose address is unknown.
+fn add_server(words: &mut Vec<String>, needs: &mut Vec<String>) {
+    words.extend(["--nats", "URL"].map(str::to_owned));
+    needs.push(NEEDS_SERVER.to_owned());
 }
 
 /// The command line that resumes the run or the search in a directory; `None` if the directory does
 /// not have its options.
-pub(super) fn resume_directory(directory: &Path) -> Option<String> {
+pub(super) fn resume_directory(directory: &Path) -> Option<ShellCommand> {
     let run = HintedRun::Directory(directory.to_owned());
     run.is_resumable().then(|| command(&run, &RunAction::Resume, &[]))
 }
 
 /// The command line of this process, with further options.
-pub(super) fn of_this_process(options: &[String]) -> String {
+pub(super) fn of_this_process(options: &[String]) -> ShellCommand {
     let (words, left_out) = invocation::words_of_process();
-    let left_out = left_out.into_iter().flat_map(|option| [option, VALUE.to_owned()]);
-    joined(&with_options(words, left_out.chain(options.iter().cloned()).collect()))
+    let words = words.iter().map(|word| quoted(word)).collect();
+    let needs = left_out.iter().map(LeftOutOption::need).collect();
+    let left_out = left_out.iter().map(LeftOutOption::for_shell);
+    let options = left_out.chain(options.iter().map(|word| quoted(word))).collect();
+    ShellCommand { line: with_options(words, options).join(" "), needs }
 }
 
-/// A command line with further options of its run. Commands that repeat a command line take them
-/// after `--`, except for a resumed run in a catalog.
+/// A command line with further options of its run, both in words for a shell. Commands that repeat a
+/// command line take them after `--`, except for a resumed run in a catalog.
 fn with_options(mut words: Vec<String>, options: Vec<String>) -> Vec<String> {
     if options.iter().any(|option| option == "--force") {
         words.retain(|word| word != "--no-wait");
@@ -264,31 +293,47 @@ mod tests {
                 "rollout retry jobs/demo --trial a/d/t__1 --trial 'a b/d/t__2'",
             ),
         ] {
-            assert_eq!(command(&directory("jobs/demo"), &action, &[]), expected);
+            assert_eq!(command(&directory("jobs/demo"), &action, &[]).line, expected);
         }
         let forced = command(&directory("jobs/demo"), &RunAction::Resume, &["--force"]);
-        assert_eq!(forced, "rollout resume jobs/demo -- --force");
+        assert_eq!(forced.to_string(), "`rollout resume jobs/demo -- --force`");
     }
 
     #[test]
     fn command_of_run_that_began_elsewhere_goes_there_and_names_lacking_options() {
         let temp = tempfile::tempdir().expect("a directory");
         let path = temp.path().to_str().expect("text");
-        let text = r#"{"directory": "/a b", "arguments": [], "left_out": ["--ae"]}"#;
+        let text = r#"{"directory": "/a b", "arguments": [], "left_out": ["--agent-env=A"]}"#;
         std::fs::write(temp.path().join("invocation.json"), text).expect("writable");
+        let resume = resume_directory(temp.path()).expect("it has its options").to_string();
         assert_eq!(
-            resume_directory(temp.path()),
-            Some(format!("cd '/a b' && rollout resume {path} -- --ae VALUE"))
+            resume,
+            format!(
+                "`cd '/a b' && rollout resume {path} -- --agent-env \"A=${{A:?}}\"` (set A in the \
+                 shell first: its value is not stored)"
+            )
         );
         assert_eq!(resume_directory(&temp.path().join("none")), None);
         // Its coordinator has them.
         let trial = RunAction::Retry(ReopenSelection::Trials(vec!["a/d/t__1".to_owned()]));
         let live = live_command(&directory(temp.path()), &trial);
-        assert_eq!(live, format!("rollout retry {path} --trial a/d/t__1"));
+        assert_eq!(live.line, format!("rollout retry {path} --trial a/d/t__1"));
         let text = r#"{"directory": "/a b", "arguments": [], "left_out": ["--ae", "--nats"]}"#;
         std::fs::write(temp.path().join("invocation.json"), text).expect("writable");
         let live = live_command(&directory(temp.path()), &trial);
-        assert_eq!(live, format!("rollout retry {path} --trial a/d/t__1 --nats URL"));
+        assert_eq!(live.line, format!("rollout retry {path} --trial a/d/t__1 --nats URL"));
+        assert_eq!(live.needs, ["with the address of your NATS server in place of URL"]);
+    }
+
+    #[test]
+    fn command_of_catalog_says_what_stands_for_the_address() {
+        let run = HintedRun::Catalog("file:///store#cat".to_owned());
+        let resume = command(&run, &RunAction::Resume, &[]).to_string();
+        assert_eq!(
+            resume,
+            "`rollout resume 'file:///store#cat' --nats URL` (with the address of your NATS server \
+             in place of URL)"
+        );
     }
 
     #[test]
@@ -313,8 +358,9 @@ mod tests {
     #[test]
     fn command_hint_says_what_to_do_first() {
         let hint = CommandHint::new("resume");
-        assert_eq!(hint.text("rollout x"), "run `rollout x` to resume");
+        let command = ShellCommand { line: "rollout x".to_owned(), needs: Vec::new() };
+        assert_eq!(hint.text(&command), "run `rollout x` to resume");
         let full = hint.after("free space");
-        assert_eq!(full.text("rollout x"), "free space, then run `rollout x` to resume");
+        assert_eq!(full.text(&command), "free space, then run `rollout x` to resume");
     }
 }

@@ -7,11 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::args::with_run;
 use super::error::CliError;
+use super::left_out::LeftOutOption;
+use super::run_place;
 use crate::results::files::layout;
-
-/// Options whose values may be secrets and are not stored.
-const SECRET_OPTIONS: [&str; 6] =
-    ["--agent-env", "--ae", "--verifier-env", "--ve", "--nats", "--remote-endpoint"];
 
 /// Options that hold for one session and are not stored, and whether a value follows them.
 const SESSION_OPTIONS: [(&str, bool); 5] = [
@@ -34,7 +32,7 @@ pub(super) struct Invocation {
     pub(super) arguments: Vec<String>,
     /// Options whose values are not kept.
     #[serde(default)]
-    pub(super) left_out: Vec<String>,
+    pub(super) left_out: Vec<LeftOutOption>,
     /// Of a search: the repository, or the directory in one, that it began from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) repository: Option<PathBuf>,
@@ -66,6 +64,9 @@ impl Invocation {
         let path = run_dir.join(layout::INVOCATION);
         let what = format!("cannot read the options of the run in {}", run_dir.display());
         let text = std::fs::read(&path).map_err(|error| {
+            if run_dir.try_exists().is_ok_and(|exists| !exists) {
+                return run_place::no_run(run_dir);
+            }
             CliError::failure(what.clone(), &error).hint(
                 "only `rollout run` and `rollout tree run` store their options: a run of `rollout \
                  serve` is resumed by its server",
@@ -84,16 +85,16 @@ impl Invocation {
     #[cfg(feature = "nats")]
     pub(super) fn add_server(&mut self, url: &str) {
         const OPTION: &str = "--nats";
-        let names_server =
-            |word: &String| is_option(word, OPTION) || is_option(word, "--remote-endpoint");
-        if self.arguments.iter().chain(&self.left_out).any(names_server) {
+        let is_named = [OPTION, "--remote-endpoint"].iter().any(|option| {
+            self.arguments.iter().any(|word| is_option(word, option))
+                || self.left_out.iter().any(|left_out| left_out.is(option))
+        });
+        if is_named {
             return;
         }
-        // A server's address may have a password in it.
-        if url.contains('@') {
-            self.left_out.push(OPTION.to_owned());
-        } else {
-            self.add(OPTION, url);
+        match LeftOutOption::of(OPTION, url) {
+            Some(option) => self.left_out.push(option),
+            None => self.add(OPTION, url),
         }
     }
 
@@ -110,7 +111,7 @@ impl Invocation {
 }
 
 /// The words of this process after `rollout`, and the options whose values are left out.
-pub(super) fn words_of_process() -> (Vec<String>, Vec<String>) {
+pub(super) fn words_of_process() -> (Vec<String>, Vec<LeftOutOption>) {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     without_secrets(words.collect())
 }
@@ -135,27 +136,43 @@ fn without_session_options(words: Vec<String>) -> Vec<String> {
 }
 
 /// Leaves out options with values that may be secrets, and names them.
-pub(super) fn without_secrets(words: Vec<String>) -> (Vec<String>, Vec<String>) {
+pub(super) fn without_secrets(words: Vec<String>) -> (Vec<String>, Vec<LeftOutOption>) {
     let (mut kept, mut left_out) = (Vec::new(), Vec::new());
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
-        let (name, value) = match word.split_once('=') {
-            Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
-            None => (word.clone(), None),
-        };
-        // A server's address may have a password in it.
-        if !SECRET_OPTIONS.contains(&name.as_str()) {
+        let Some((option, value)) = with_secret(&word, &mut words) else {
             kept.push(word);
             continue;
-        }
-        let value = value.or_else(|| words.next()).unwrap_or_default();
-        if matches!(name.as_str(), "--nats" | "--remote-endpoint") && !value.contains('@') {
-            kept.extend([name, value]);
-        } else {
-            left_out.push(name);
+        };
+        match LeftOutOption::of(&option, &value) {
+            Some(option) if left_out.contains(&option) => {}
+            Some(option) => left_out.push(option),
+            None => kept.extend([option, value]),
         }
     }
     (kept, left_out)
+}
+
+/// Whether options give a value that is not stored.
+pub(super) fn is_given(left_out: &LeftOutOption, options: &[String]) -> bool {
+    let mut words = options.iter().cloned();
+    while let Some(word) = words.next() {
+        let given = with_secret(&word, &mut words);
+        if given.is_some_and(|(option, value)| left_out.is_given_by(&option, &value)) {
+            return true;
+        }
+    }
+    false
+}
+
+/// The option of a word whose value may be a secret, and its value, which may be the next word.
+fn with_secret(word: &str, next: &mut impl Iterator<Item = String>) -> Option<(String, String)> {
+    let (option, value) = match word.split_once('=') {
+        Some((option, value)) => (option, Some(value.to_owned())),
+        None => (word, None),
+    };
+    LeftOutOption::is_possible(option)
+        .then(|| (option.to_owned(), value.or_else(|| next.next()).unwrap_or_default()))
 }
 
 #[cfg(test)]
@@ -164,6 +181,10 @@ mod tests {
 
     fn words(text: &str) -> Vec<String> {
         text.split(' ').map(str::to_owned).collect()
+    }
+
+    fn shown(left_out: &[LeftOutOption]) -> Vec<String> {
+        left_out.iter().map(LeftOutOption::shown).collect()
     }
 
     fn invocation(text: &str) -> Invocation {
@@ -176,9 +197,23 @@ mod tests {
         let all = "job.yaml --agent-env KEY=secret --nats nats://h:1 --ve=A=b -n 4";
         let (kept, left_out) = without_secrets(words(all));
         assert_eq!(kept, words("job.yaml --nats nats://h:1 -n 4"));
-        assert_eq!(left_out, ["--agent-env", "--ve"]);
+        assert_eq!(shown(&left_out), ["--agent-env KEY", "--verifier-env A"]);
         let (kept, left_out) = without_secrets(words("job.yaml --nats nats://u:p@h:1"));
-        assert_eq!((kept, left_out), (words("job.yaml"), words("--nats")));
+        assert_eq!((kept, shown(&left_out)), (words("job.yaml"), words("--nats")));
+        let twice = words("--ae A=1 --agent-env=A=2 --ae B=${B}");
+        let (kept, left_out) = without_secrets(twice);
+        assert_eq!(
+            (kept, shown(&left_out)),
+            (words("--ae B=${B}"), vec!["--agent-env A".to_owned()])
+        );
+    }
+
+    #[test]
+    fn each_value_that_is_not_stored_is_given_by_its_name() {
+        let (_, left_out) = without_secrets(words("--ae A=1 --ae B=2 --nats nats://u:p@h:1"));
+        let given = words("-q --agent-env A=3 --nats=nats://u:q@h:1");
+        let found: Vec<bool> = left_out.iter().map(|option| is_given(option, &given)).collect();
+        assert_eq!(found, [true, false, true]);
     }
 
     #[test]

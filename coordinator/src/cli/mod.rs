@@ -34,6 +34,7 @@ mod hint_command;
 mod hook_events;
 mod invocation;
 mod keys;
+mod left_out;
 mod list;
 mod listen;
 mod live;

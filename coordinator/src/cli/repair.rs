@@ -81,7 +81,7 @@ pub(super) async fn run(args: RepairArgs, printer: &Printer) -> Result<ExitCode,
 fn next_step(args: &RepairArgs) -> String {
     if !args.dry_run {
         return match hint_command::resume_directory(&args.run_dir) {
-            Some(resume) => format!("run `{resume}` to resume"),
+            Some(resume) => format!("run {resume} to resume"),
             None => "the next session of the run resumes it".to_owned(),
         };
     }

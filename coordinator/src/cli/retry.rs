@@ -69,8 +69,8 @@ fn check_search(run_dir: &Path, reopen: &ReopenSelection) -> Result<(), CliError
     let all = hint_command::command(&run, &RunAction::Resume, &["--rerun-evals"]);
     let what = format!("cannot retry these evals of the search in `{}`", run_dir.display());
     Err(CliError::usage(what)
-        .hint(&format!("run `{infra}` to retry what the infrastructure failed"))
-        .hint(&format!("run `{all}` to run all evals of the current depth again")))
+        .hint(&format!("run {infra} to retry what the infrastructure failed"))
+        .hint(&format!("run {all} to run all evals of the current depth again")))
 }
 
 /// Adds the server of this command to the options of a new session, if they need one: a run
@@ -84,7 +84,7 @@ pub(super) fn add_server(
     const OPTION: &str = "--nats";
     let is_needed = run_dir.is_none_or(|run_dir| {
         let known = Invocation::read(run_dir);
-        known.is_ok_and(|known| known.left_out.iter().any(|name| name == OPTION))
+        known.is_ok_and(|known| known.left_out.iter().any(|option| option.is(OPTION)))
     });
     let is_given = options.iter().any(|word| invocation::is_option(word, OPTION));
     if let Some(url) = server.url.as_ref().filter(|_| is_needed && !is_given) {
@@ -135,10 +135,11 @@ fn check(
     };
     let run = HintedRun::Directory(run_dir.to_owned());
     let command = |options: &[&str]| hint_command::command(&run, &action, options);
-    let is_given = |name: &&String| options.iter().any(|word| invocation::is_option(word, name));
-    if let Some(name) = invocation.left_out.iter().find(|name| !is_given(name)) {
+    let mut left_out = invocation.left_out.iter();
+    if let Some(option) = left_out.find(|option| !invocation::is_given(option, options)) {
         return Err(CliError::usage(format!(
-            "cannot {verb}: the run's value of `{name}` is not stored; give it again, as in `{}`",
+            "cannot {verb}: the run's value of `{}` is not stored; give it again, as in {}",
+            option.shown(),
             command(&[])
         )));
     }
@@ -148,7 +149,7 @@ fn check(
         let what = format!("cannot {verb} here: the run was started in {directory}");
         let (given, _) = invocation::without_secrets(options.to_vec());
         let given: Vec<&str> = given.iter().map(String::as_str).collect();
-        return Err(CliError::usage(what).hint(&format!("run `{}`", command(&given))));
+        return Err(CliError::usage(what).hint(&format!("run {}", command(&given))));
     }
     Ok(())
 }
@@ -165,8 +166,7 @@ fn for_retry(mut error: CliError, run_dir: &Path, reopen: &ReopenSelection) -> C
         ExitCode::LockHeld => {
             error.command_hints.clear();
             error.hints = vec![format!(
-                "wait until its owner ends, or take the run over: add `--force` after `--`, as in \
-                 `{}`",
+                "wait until its owner ends, or take the run over: add `--force` after `--`, as in {}",
                 command(reopen, &["--force"])
             )];
             #[cfg(feature = "nats")]
@@ -181,7 +181,7 @@ fn for_retry(mut error: CliError, run_dir: &Path, reopen: &ReopenSelection) -> C
             error
         }
         _ if error.hints.iter().any(names_option) => error.hint(&format!(
-            "add options of `rollout run` after `--`, as in `{}`",
+            "add options of `rollout run` after `--`, as in {}",
             command(reopen, &["--store", "URL"])
         )),
         _ => error,
@@ -273,7 +273,7 @@ mod tests {
         ] {
             let (action, run) = (RunAction::Retry(selection(options)), Path::new("jobs/demo"));
             let command = hint_command::command(&HintedRun::Directory(run.into()), &action, &[]);
-            assert_eq!(command, format!("rollout retry jobs/demo {options}"));
+            assert_eq!(command.line, format!("rollout retry jobs/demo {options}"));
         }
         for refused in ["", "--failed --infra", "--agent a --trial k", "--failed --trial k"] {
             let words = format!("rollout retry jobs/demo {refused}");
@@ -355,6 +355,19 @@ mod tests {
         let args = run_args("rollout run job.yaml -q");
         assert!(Printer::from_environment(false).with_quiet(args.quiet).is_quiet());
         assert!(Printer::from_environment(true).with_quiet(false).is_quiet());
+    }
+
+    #[tokio::test]
+    async fn retry_and_resume_of_no_run_say_so() {
+        let temp = tempfile::tempdir().expect("a directory");
+        for reopen in [None, Some(ReopenSelection::Failed)] {
+            let printer = Printer::from_environment(true);
+            let ran = run_again(&temp.path().join("nope"), reopen, Vec::new(), &printer).await;
+            let refused = ran.expect_err("no run");
+            assert_eq!(refused.code, ExitCode::Config);
+            assert!(refused.message.contains("no run at "), "{}", refused.message);
+            assert!(refused.hints[0].contains("rollout list "), "{:?}", refused.hints);
+        }
     }
 
     #[tokio::test]

@@ -148,7 +148,7 @@ fn print_report(
         printer.data(&summary::render(report, result, run_dir, printer.out))?;
         if is_over_budget {
             let resume = hint_command::command(run, &RunAction::Resume, &[]);
-            printer.hint(&format!("raise `budget`, then run `{resume}` to run the skipped trials"));
+            printer.hint(&format!("raise `budget`, then run {resume} to run the skipped trials"));
         } else if let Some(step) = next_step(result, run) {
             printer.hint(&step);
         }
@@ -178,7 +178,7 @@ fn next_step(result: &JobResult, run: &HintedRun) -> Option<String> {
         return None;
     };
     let command = hint_command::command(run, &action, &[]);
-    Some(format!("run `{command}` to {purpose}"))
+    Some(format!("run {command} to {purpose}"))
 }
 
 /// The command line of the run, for `rollout retry` and `resume`, which do not replace it. It names

@@ -18,6 +18,7 @@ use tempfile::TempDir;
 use super::error::CliError;
 #[cfg(feature = "nats")]
 use super::nats::{self, ServedRun, ServerAddress};
+use super::output::quoted;
 use super::store_url;
 use crate::results::files::store::{StorePlace, StoreReference};
 use crate::results::files::{layout, write_document};
@@ -105,6 +106,9 @@ impl RunPlace {
             return Self::open_live(&address).await;
         }
         let Some(address) = CatalogAddress::parse(text)? else {
+            if text.try_exists().is_ok_and(|exists| !exists) {
+                return Err(no_run(text));
+            }
             return Ok(Self { directory: text.to_owned(), copy: None });
         };
         let store = address.open_store().await?;
@@ -212,6 +216,18 @@ async fn copy_run(
         .map_err(|error| CliError::failure("cannot copy the run", &error))
 }
 
+/// The error of a run directory that does not exist.
+pub(super) fn no_run(run_dir: &Path) -> CliError {
+    let parent = run_dir.parent().filter(|parent| parent.is_dir());
+    let hint = match parent {
+        Some(parent) => {
+            format!("run `rollout list {}` to see its runs", quoted(&parent.to_string_lossy()))
+        }
+        None => "`rollout list DIR` shows the runs in a directory".to_owned(),
+    };
+    CliError::refused(format!("cannot find the run: no run at {}", run_dir.display())).hint(&hint)
+}
+
 /// The parent and the name of a run directory that a user names; `None` if it is `planned`, where its
 /// options say it is. Otherwise it was moved, or options of an earlier version do not name it.
 pub(super) fn moved(run_dir: &Path, planned: &Path) -> Result<Option<(PathBuf, String)>, CliError> {
@@ -240,6 +256,8 @@ fn temporary() -> Result<TempDir, CliError> {
 
 #[cfg(test)]
 mod tests {
+    use rollout_protocol::exit::ExitCode;
+
     use super::*;
 
     fn parse(text: &str) -> Option<(String, Option<String>)> {
@@ -259,6 +277,20 @@ mod tests {
             assert_eq!(parse(path), None, "{path}");
         }
         assert!(CatalogAddress::parse(Path::new("s3://")).is_err());
+    }
+
+    #[tokio::test]
+    async fn run_directory_that_does_not_exist_is_named_with_its_siblings() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let nope = temp.path().join("nope");
+        let refused = RunPlace::open(&nope).await.expect_err("no run");
+        assert_eq!(refused.code, ExitCode::Config);
+        let expected = format!("cannot find the run: no run at {}", nope.display());
+        assert_eq!(refused.message, expected);
+        let list = format!("run `rollout list {}` to see its runs", temp.path().display());
+        assert_eq!(refused.hints, [list]);
+        let far = no_run(Path::new("none/at/all"));
+        assert_eq!(far.hints, ["`rollout list DIR` shows the runs in a directory"]);
     }
 
     #[test]

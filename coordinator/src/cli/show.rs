@@ -184,7 +184,7 @@ fn hints(row: &TrialRow, run_dir: &Path, state: Option<RunViewState>) -> Vec<Str
             RunViewState::Running => hint_command::live_command(&run, &trial),
             _ => hint_command::command(&run, &trial, &[]),
         };
-        hints.push(format!("`{retry}` runs it again"));
+        hints.push(format!("{retry} runs it again"));
     }
     hints
 }

@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::error::CliError;
 use super::hint_command::{self, HintedRun, RunAction};
 use super::invocation::Invocation;
+use super::left_out::LeftOutOption;
 use super::output::{Printer, quoted};
 use super::remote_api::{self, RunUrl};
 use super::run_place::{CatalogAddress, RunPlace};
@@ -54,7 +55,7 @@ struct ResumeCommand {
     /// Program and arguments.
     command: Vec<String>,
     /// Options to add: their values may be secrets and are not stored.
-    left_out: Vec<String>,
+    left_out: Vec<LeftOutOption>,
 }
 
 /// Runs the command.
@@ -76,7 +77,7 @@ pub(super) async fn run(args: &StatusArgs, printer: &Printer) -> Result<ExitCode
     if args.json {
         printer.json(&document)?;
     } else {
-        let hint = is_pending.then(|| hint(&args.run_dir));
+        let hint = if is_pending { hint(&args.run_dir) } else { Vec::new() };
         printer.warn_of_unknown_zone();
         printer.data(&render(&document.status, hint, printer.out.width))?;
     }
@@ -94,11 +95,11 @@ fn resume(run_dir: &Path) -> Option<ResumeCommand> {
 /// The command that resumes a run from its catalog, on any host.
 fn resume_from_catalog(address: &CatalogAddress) -> ResumeCommand {
     let command = ["rollout".to_owned(), "resume".to_owned(), address.to_string()];
-    let left_out = vec!["--nats".to_owned()];
+    let left_out = vec![LeftOutOption::server()];
     ResumeCommand { directory: None, command: command.to_vec(), left_out }
 }
 
-fn render(status: &RunStatus, resume: Option<String>, width: Option<usize>) -> String {
+fn render(status: &RunStatus, resume: Vec<(&'static str, String)>, width: Option<usize>) -> String {
     let header = &status.header;
     let mut rows = vec![
         ("job", header.job.clone()),
@@ -124,7 +125,7 @@ fn render(status: &RunStatus, resume: Option<String>, width: Option<usize>) -> S
     if let Some(run) = header.run {
         rows.push(("run", format!("{run}, session {}", header.epoch)));
     }
-    rows.extend(resume.map(|hint| ("resume", hint)));
+    rows.extend(resume);
     let rows = rows.into_iter();
     let rows = rows.map(|(key, value)| vec![key.to_owned(), escape::line(&value).into_owned()]);
     format!("{}\n", table::aligned(&[], rows.collect(), 2, width))
@@ -248,13 +249,17 @@ fn owner(owner: &OwnerView) -> String {
     )
 }
 
-/// The command that resumes a run that was stopped or lost its owner.
-fn hint(run_dir: &Path) -> String {
+/// Rows about the command that resumes a run that was stopped or lost its owner: the command as it is
+/// run, and what it needs.
+fn hint(run_dir: &Path) -> Vec<(&'static str, String)> {
     let run = HintedRun::named(run_dir);
-    match run.is_resumable() {
-        true => hint_command::command(&run, &RunAction::Resume, &[]),
-        false => "the server or the program that started it resumes it when it starts".to_owned(),
+    if !run.is_resumable() {
+        let text = "the server or the program that started it resumes it when it starts";
+        return vec![("resume", text.to_owned())];
     }
+    let command = hint_command::command(&run, &RunAction::Resume, &[]);
+    let needs = command.needs.into_iter().map(|need| ("", need));
+    std::iter::once(("resume", command.line)).chain(needs).collect()
 }
 
 #[cfg(test)]

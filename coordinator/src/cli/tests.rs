@@ -12,6 +12,7 @@ use rollout_worker::store::StoreError;
 
 use super::args::{self, Cli, Command, RunArgs};
 use super::error::CliError;
+use super::hint_command::ShellCommand;
 use super::output;
 use crate::config::{ConfigErrors, ErrorKind, SourceLocation};
 use crate::events::sinks::terminal::Style;
@@ -328,7 +329,9 @@ fn cli_error_message_contains_each_cause_once() {
 
 /// The hints of an error that end with a command.
 fn texts(error: &CliError) -> Vec<String> {
-    error.command_hints.iter().map(|hint| hint.text("rollout resume jobs/x")).collect()
+    let line = "rollout resume jobs/x".to_owned();
+    let command = ShellCommand { line, needs: Vec::new() };
+    error.command_hints.iter().map(|hint| hint.text(&command)).collect()
 }
 
 #[test]

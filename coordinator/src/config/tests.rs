@@ -199,6 +199,19 @@ fn misplaced_job_key_hint_names_its_place() {
 }
 
 #[test]
+fn format_of_a_job_is_a_key_of_its_datasets() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("job.yaml");
+    let text = "format: harbor\nagents: [{name: nop}]\ndatasets: [{path: d}]\n";
+    std::fs::write(&file, text).expect("written");
+    let mut problems = Diagnostics::default();
+    read_job(&file, &options(), &mut problems);
+    let errors = problems.finish(()).expect_err("a fault").errors;
+    let hint = errors[0].hint.as_deref().unwrap_or_default();
+    assert!(hint.starts_with("`format` belongs in `datasets[]`"), "{hint}");
+}
+
+#[test]
 fn config_file_that_cannot_be_parsed_is_told_in_one_sentence() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("job.yaml");

@@ -1,12 +1,13 @@
 //! Rules on the source code that a compiler does not check: dependencies, layers, names, sizes,
-//! purity of the core, unlisted files, unfinished work, documentation. Each rule is a function from
-//! sources to violations, with a test that shows it finding one.
+//! purity of the core, unlisted files, unfinished work, hints, documentation. Each rule is a
+//! function from sources to violations, with a test that shows it finding one.
 
 mod build_size;
 mod dependencies;
 mod doc_examples;
 mod documentation;
 mod files;
+mod hints;
 mod layers;
 mod mask;
 mod names;

@@ -98,6 +98,33 @@ fn hint_of_stopped_run_without_job_file_resumes_that_run() {
 }
 
 #[test]
+fn hint_of_run_with_variable_takes_its_value_from_the_shell() {
+    let job = "n_attempts: 2\nn_concurrent_trials: 1\nenvironment: {type: process}\nagents:\n  - \
+               name: a\n    execute: |\n      sleep 1\n      test \"$A\" = 'x y'\ndatasets:\n  - \
+               path: tasks\n";
+    let project = with_two_tasks(project()).write("variable.yaml", job);
+    let words = ["run", "variable.yaml", "--agent-env", "A=x y"];
+    let stopped = ended_early(&project, &words, Signal::INT).expect_code(ExitCode::Cancelled);
+    let stopped = stopped.expect_stderr("set A in the shell first");
+    let (run, hinted) = (only_run(&project), stopped.hinted_command());
+    let in_status = resume_in_status(&project, &run, project.path());
+    for command in [&hinted, &in_status] {
+        assert!(command.ends_with(r#" -- --agent-env "A=${A:?}""#), "{command}");
+    }
+    // Without the variable, the shell says which one it is, and nothing runs.
+    let settled = run.trials().len();
+    let unset = project.paste(&hinted).wait(DEADLINE);
+    assert!(unset.stderr.contains("A: parameter"), "{}", unset.stderr);
+    assert_eq!(run.trials().len(), settled);
+    let set = format!("export A='x y'\n{in_status}");
+    let _ended = project.paste(&set).wait(DEADLINE).expect_code(ExitCode::Success);
+    assert_eq!(only_run(&project).path(), run.path());
+    assert_adds_up(&run, TRIALS);
+    assert_eq!(run.count("completed_trials"), TRIALS);
+    assert_nothing_left(&project);
+}
+
+#[test]
 fn status_of_killed_run_names_command_that_resumes_it_from_any_directory() {
     for (words, elsewhere) in STARTS.into_iter().zip([true, false, true]) {
         let port = free_port();

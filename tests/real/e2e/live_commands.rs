@@ -50,7 +50,8 @@ fn embedded_run_is_paused_retried_and_resumed_from_another_process() {
     assert_eq!((&status["paused"], &status["state"]), (&true.into(), &"running".into()));
     let unknown = ["retry", "jobs/live", "--failed", "--agent", "busy", "--agent", "typo"];
     let unknown = command(&project, &unknown).expect_code(ExitCode::Config);
-    assert!(unknown.stderr.contains("no settled trial typo"), "{}", unknown.stderr);
+    let agents = "no settled trial of agent typo: agents with settled trials are busy";
+    assert!(unknown.stderr.contains(agents), "{}", unknown.stderr);
     for words in [&["retry", "jobs/live", "--failed"][..], &["resume", "jobs/live"]] {
         let words = [words, &["--", "--agent-env=KEY=hidden"]].concat();
         let refused = command(&project, &words).expect_code(ExitCode::Usage).stderr;

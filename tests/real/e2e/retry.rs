@@ -109,7 +109,8 @@ fn retry_after_corrected_script_keeps_other_results_under_their_spec() {
     assert!(refused.stderr.contains("rollout retry jobs/needy --failed"), "{}", refused.stderr);
     let unknown = ["retry", "jobs/needy", "--failed", "--agent", "b"];
     let unknown = project.rollout(&unknown).wait(DEADLINE).expect_code(ExitCode::Config);
-    assert!(unknown.stderr.contains("no settled trial b"), "{}", unknown.stderr);
+    let agents = "no settled trial of agent b: agents with settled trials are a";
+    assert!(unknown.stderr.contains(agents), "{}", unknown.stderr);
 
     let again = ["retry", "jobs/needy", "--failed", "--agent", "a", "--task", "tasks/needs"];
     let again = project.rollout(&again).wait(DEADLINE).expect_code(ExitCode::Success);
@@ -122,6 +123,11 @@ fn retry_after_corrected_script_keeps_other_results_under_their_spec() {
     assert_ne!(spec("needs"), former, "it ran under the corrected script");
     let superseded = results.trial("a", "needs").result["superseded"].clone();
     assert_eq!(superseded.as_array().map(Vec::len), Some(1), "{superseded}");
+    let digest = superseded[0]["record"]["digest"].as_str().expect("the record before");
+    let words = ["blob", "get", digest, "--run", "jobs/needy"];
+    let record = project.rollout(&words).wait(DEADLINE).expect_code(ExitCode::Success).stdout;
+    let record: serde_json::Value = serde_json::from_str(&record).expect("a document");
+    assert_eq!(record["spec"], former, "it keeps the script that it ran under");
     assert_adds_up(&results, 2);
 
     // Later sessions know what this one kept; the former script is another change.

@@ -39,6 +39,10 @@ fn job_and_its_datasets_are_sent_once_and_followed_to_the_end() {
     let uploads =
         || fs::read_dir(project.path().join("state/datasets")).expect("a directory").count();
     assert_eq!(uploads(), 1);
+    // No run reads them, so the archive is the same.
+    for file in ["tasks/README.md", "tasks/second/NOTES.md", "tasks/second/extra/data"] {
+        project.write_file(file, "not read");
+    }
     let again = project.rollout(&[&run[..], &["--json"]].concat()).wait(DEADLINE);
     let again = again.expect_code(ExitCode::Success);
     assert_eq!(uploads(), 1, "the server has the dataset");
@@ -170,6 +174,11 @@ fn option_without_effect_on_a_server_is_refused_before_anything_is_sent() {
         let refused = project.rollout(&words).wait(DEADLINE).expect_code(ExitCode::Usage);
         assert!(refused.stderr.contains(option), "{}", refused.stderr);
     }
+    let job = fs::read_to_string(project.path().join("job.yaml")).expect("a job");
+    project.write_file("moved.yaml", &format!("jobs_dir: elsewhere\n{job}"));
+    let words = ["run", "moved.yaml", "--remote-endpoint", &url];
+    let refused = project.rollout(&words).wait(DEADLINE).expect_code(ExitCode::Usage);
+    assert!(refused.stderr.contains("`jobs_dir`"), "{}", refused.stderr);
     let uploads = fs::read_dir(project.path().join("state/datasets"));
     assert_eq!(uploads.map_or(0, Iterator::count), 0);
     daemon.stop();

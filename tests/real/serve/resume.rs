@@ -60,14 +60,19 @@ fn run_and_farm_of_killed_daemon_are_left_to_the_daemon() {
     daemon.wait_for(&run, &["running"]);
     daemon.process.signal(Signal::KILL);
     let _killed = daemon.process.wait(DEADLINE);
-    let status = project.rollout(&["status", &format!("state/jobs/{run}")]).wait(DEADLINE);
-    let status = status.expect_code(ExitCode::Success).stdout;
-    assert!(status.contains("the server or the program that started it resumes it"), "{status}");
     for id in [run.as_str(), farm.rsplit('/').next().expect("an id")] {
         let directory = format!("state/jobs/{id}");
+        // No command resumes them, so none is printed.
+        let status = project.rollout(&["status", &directory]).wait(DEADLINE);
+        let status = status.expect_code(ExitCode::Success).stdout;
+        assert!(!status.contains("rollout resume"), "{status}");
+        let told = status.contains("the server or the program that started it resumes it");
+        assert!(told || id != run, "{status}");
         let refused = project.rollout(&["resume", &directory]).wait(DEADLINE);
         let refused = refused.expect_code(ExitCode::Failure);
-        let _told = refused.expect_stderr("is resumed by its server");
+        let told = refused.expect_stderr("is resumed by its server");
+        let hinted = told.hinted_commands();
+        assert!(!hinted.iter().any(|hint| hint.contains("resume")), "{hinted:?}");
     }
     assert!(!project.path().join("jobs").exists(), "no other run was started");
     let daemon = DaemonProcess::start(&project, &[]);

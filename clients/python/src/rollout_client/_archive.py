@@ -12,6 +12,17 @@ from typing import BinaryIO
 
 _REPOSITORY = b".git"
 _TASK_FILE = b"task.toml"
+_READ_ENTRIES = (
+    _TASK_FILE,
+    b"instruction.md",
+    b"trajectory.json",
+    b".harborignore",
+    b"environment",
+    b"solution",
+    b"tests",
+    b"steps",
+)
+"""Entries of a task that a run reads; the command has the same list."""
 _BLOCK_BYTES = 512
 _FIELD_BYTES = 100
 _PIECE_BYTES = 1024 * 1024
@@ -31,7 +42,7 @@ class Archive:
 def pack(directory: Path, name: str, to: Path) -> Archive:
     """Pack a directory below its own name: equal trees give equal bytes.
 
-    Repositories are left out, except inside the parts of a task, which a run packs whole.
+    Of tasks, only the entries that a run reads are packed.
 
     Raises:
         ValueError: Something in it is no file, directory or link.
@@ -39,33 +50,79 @@ def pack(directory: Path, name: str, to: Path) -> Archive:
     """
     root = os.fsencode(directory.resolve())
     inner = os.fsencode(name)
-    members = [(inner, root), *_walk(root, inner, _first_part(root))]
     with to.open("wb") as file:
         writer = _Writer(file)
-        for member, path in sorted(members):
+        for member, path in sorted(_members(root, inner)):
             writer.add(member, path)
         return Archive(to, *writer.finish())
 
 
-def _first_part(root: bytes) -> int:
-    """Directories from the root to the first ones that are parts of a task."""
-    return 1 if os.path.lexists(os.path.join(root, _TASK_FILE)) else 2
+def _members(root: bytes, inner: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Members of an upload, as the command `rollout run` sends them."""
+    yield inner, root
+    if _is_task(root):
+        yield from _task(root, inner)
+        return
+    tasks = [name for name in os.listdir(root) if _has_task(root, name)]
+    if not tasks or any(os.path.islink(os.path.join(root, name)) for name in tasks):
+        yield from _everything(root, inner, frozenset(tasks))
+        return
+    for name in tasks:
+        path, member = os.path.join(root, name), inner + b"/" + name
+        yield member, path
+        yield from _task(path, member)
 
 
-def _walk(
-    path: bytes, inner: bytes, first_part: int, depth: int = 0, in_task: bool = True
-) -> Iterator[tuple[bytes, bytes]]:
-    is_part = in_task and depth >= first_part
+def _is_task(path: bytes) -> bool:
+    return os.path.lexists(os.path.join(path, _TASK_FILE))
+
+
+def _has_task(root: bytes, name: bytes) -> bool:
+    path = os.path.join(root, name)
+    return not name.startswith(b".") and os.path.isdir(path) and _is_task(path)
+
+
+def _task(path: bytes, inner: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Entries of a task that a run reads; all if links may lead from those to others."""
+    is_whole = any(_leads_elsewhere(os.path.join(path, name)) for name in _READ_ENTRIES)
     for name in os.listdir(path):
-        if name == _REPOSITORY and not is_part:
+        is_sent = name != _REPOSITORY if is_whole else name in _READ_ENTRIES
+        if is_sent:
+            yield from _below(os.path.join(path, name), inner + b"/" + name)
+
+
+def _leads_elsewhere(path: bytes) -> bool:
+    """Whether an entry of a task is a link, or has one below it that leads up."""
+    if os.path.islink(path):
+        return True
+    if not os.path.isdir(path):
+        return False
+    return any(
+        os.path.islink(below) and b".." in os.readlink(below).split(b"/")
+        for _, below in _below(path, b"")
+    )
+
+
+def _below(path: bytes, member: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """A path, and all that is below it."""
+    yield member, path
+    if stat.S_ISDIR(os.lstat(path).st_mode):
+        for name in os.listdir(path):
+            yield from _below(os.path.join(path, name), member + b"/" + name)
+
+
+def _everything(
+    path: bytes, inner: bytes, tasks: frozenset[bytes], depth: int = 0, in_task: bool = False
+) -> Iterator[tuple[bytes, bytes]]:
+    """All but repositories, except those inside the parts of tasks."""
+    for name in os.listdir(path):
+        if name == _REPOSITORY and not (in_task and depth > 1):
             continue
         below, member = os.path.join(path, name), inner + b"/" + name
         yield member, below
         if stat.S_ISDIR(os.lstat(below).st_mode):
-            of_task = in_task
-            if depth + 2 == first_part:
-                of_task = os.path.lexists(os.path.join(below, _TASK_FILE))
-            yield from _walk(below, member, first_part, depth + 1, of_task)
+            of_task = in_task if depth else name in tasks
+            yield from _everything(below, member, tasks, depth + 1, of_task)
 
 
 class _Writer:

@@ -133,7 +133,8 @@ class Client:
     def upload(self, directory: str | os.PathLike[str]) -> str:
         """Upload a directory of tasks, unless the server has it, and return its path in documents.
 
-        Directories `.git` are left out. The path is for documents (`dict`), not for texts in YAML:
+        Of tasks, only what a run reads is sent; a directory without tasks is sent whole, without
+        directories `.git`. The path is for documents (`dict`), not for texts in YAML:
         `{"datasets": [{"path": client.upload("tasks")}]}`.
 
         Args:

@@ -20,9 +20,6 @@ use crate::reopen::{self, FoundSettlements};
 /// Reason for the refusal of a retry of items that cannot run again.
 const NOT_REOPENED: &str = "only trials of jobs can run again";
 
-/// Trials that a refusal names.
-const MAX_NAMED_TRIALS: usize = 20;
-
 /// Retries that wait for another one to end.
 const MAX_WAITING: usize = 16;
 
@@ -130,19 +127,6 @@ impl Retries {
     }
 }
 
-/// Why a retry is refused: no settled trial has these keys, which it names.
-fn unsettled(keys: &[String]) -> Option<String> {
-    let names = match keys.get(MAX_NAMED_TRIALS..) {
-        Some(others @ [_, ..]) => {
-            format!("{} and {} more", keys[..MAX_NAMED_TRIALS].join(", "), others.len())
-        }
-        _ => keys.join(", "),
-    };
-    (!keys.is_empty()).then(|| {
-        format!("the run has no settled trial {names}: names are `agent/dataset/task__attempt`")
-    })
-}
-
 impl Engine {
     /// A user retries settled trials.
     pub(super) fn on_retry(
@@ -196,7 +180,9 @@ impl Engine {
         let id = current.id;
         let refused = match &found {
             Err(reason) => Some(reason.clone()),
-            Ok(found) => unsettled(&found.unsettled),
+            Ok(FoundSettlements { unsettled, .. }) => {
+                (!unsettled.is_empty()).then(|| format!("the run has no settled trial {unsettled}"))
+            }
         };
         let found = match (refused, found) {
             (None, Ok(found)) => found,

@@ -2,6 +2,7 @@
 //! is sent, has its effect in this command, or is refused before anything is sent.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use clap::CommandFactory as _;
 use clap::parser::ValueSource;
@@ -171,6 +172,18 @@ pub(in crate::cli) fn check_options(words: Vec<OsString>) -> Result<(), CliError
     Ok(())
 }
 
+/// Refuses the directory of a job's runs: the server has its own.
+///
+/// # Errors
+/// The key by name, unless it has its default.
+pub(super) fn check_jobs_dir(jobs_dir: &Path) -> Result<(), CliError> {
+    if jobs_dir == Path::new("jobs") {
+        return Ok(());
+    }
+    let what = "cannot use the key `jobs_dir` with a server of `rollout serve`";
+    Err(CliError::usage(what).hint(FILES_HINT))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,6 +221,9 @@ mod tests {
             let refused = checked(options).expect_err(options);
             assert!(refused.message.contains(&format!("`{name}`")), "{}", refused.message);
         }
+        let refused = check_jobs_dir(Path::new("elsewhere")).expect_err("another directory");
+        assert!(refused.message.contains("`jobs_dir`"), "{}", refused.message);
+        assert!(check_jobs_dir(Path::new("jobs")).is_ok());
         let used = "-a oracle -k 3 --fail-under 0.5 --strict -q --name n --set log_level=warn";
         assert!(checked(used).is_ok());
     }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::client::{ApiServerClient, RunUrl};
 use super::follow::{self, FollowedRun};
+use super::options::check_jobs_dir;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::config::{DatasetSource, Job, RegistryRef, TaskSource, job_document};
@@ -19,7 +20,7 @@ use crate::events::{JobFacts, MaterializeMode, never_stopped};
 use crate::launch::facts::dataset_facts;
 use crate::plan::PreparedJob;
 use crate::results::metrics::AgentTotal;
-use crate::sources::datasets::{Dataset, TASK_FILE, checked_out_commit};
+use crate::sources::datasets::{Dataset, UploadEntries, checked_out_commit};
 
 /// A job for a server, and how its run is followed.
 pub(in crate::cli) struct ServerSubmission {
@@ -44,6 +45,7 @@ pub(in crate::cli) async fn run(
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
     let ServerSubmission { server, prepared, detach, json, fail_under } = run;
+    check_jobs_dir(&prepared.job.jobs_dir)?;
     check_sources(&prepared.job)?;
     let commits: Vec<_> = prepared.datasets.iter().map(common_commit).collect();
     for (dataset, commit) in prepared.datasets.iter().zip(&commits) {
@@ -163,40 +165,22 @@ fn cannot_pack(directory: &Path) -> String {
     format!("cannot pack {}", directory.display())
 }
 
-/// Packs a directory below its own name, which is returned. Blocks.
+/// Packs what a run of its tasks reads of a directory, below its own name, which is returned. The
+/// Python client decides alike. Blocks.
 fn pack(directory: &Path, archive: &Path) -> Result<(PackedArchive, OsString), CliError> {
     let what = || cannot_pack(directory);
     let full = directory.canonicalize().map_err(|error| CliError::failure(what(), &error))?;
     let (Some(parent), Some(own)) = (full.parent(), full.file_name()) else {
         return Err(CliError::refused(format!("{}: it has no name", what())));
     };
-    let filter = |path: &Path, _is_dir: bool| {
-        let is_inside = path.components().next().is_some_and(|first| first.as_os_str() == own);
-        if is_inside && is_packed(parent, path) {
-            FilterDecision::Include
-        } else {
-            FilterDecision::Exclude
-        }
+    let entries = UploadEntries::of(&full).map_err(|error| CliError::config(what(), &error))?;
+    let filter = |path: &Path, _is_dir: bool| match path.strip_prefix(own) {
+        Ok(inner) if entries.include(inner) => FilterDecision::Include,
+        _ => FilterDecision::Exclude,
     };
     let packed = archive::pack(parent, archive, ArchiveLimits::BUNDLE, &filter)
         .map_err(|error| CliError::config(what(), &error))?;
     Ok((packed, own.to_owned()))
-}
-
-/// Whether a path of an upload is packed. Repositories are left out, except inside the parts of a
-/// task, which a run packs whole. The Python client decides alike.
-fn is_packed(parent: &Path, path: &Path) -> bool {
-    if path.file_name().is_none_or(|name| name != ".git") {
-        return true;
-    }
-    let is_task = |dir: &Path| parent.join(dir).join(TASK_FILE).symlink_metadata().is_ok();
-    // The uploaded directory, then its entries.
-    let above: Vec<&Path> = path.ancestors().skip(1).filter(|dir| *dir != Path::new("")).collect();
-    match above[..] {
-        [.., _, root] if is_task(root) => true,
-        [_, .., task, _] => is_task(task),
-        _ => false,
-    }
 }
 
 #[cfg(test)]
@@ -218,34 +202,13 @@ mod tests {
         std::fs::write(&script, "true\n").expect("written");
         let mode = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(&script, mode).expect("changed");
-        symlink("task.toml", tasks.join("t").join("long".repeat(40))).expect("linked");
+        symlink("test.sh", tasks.join("t/tests").join("long".repeat(40))).expect("linked");
+        // A run does not read them.
+        std::fs::write(tasks.join("t/NOTES.md"), "notes\n").expect("written");
+        std::fs::write(tasks.join("README.md"), "tasks\n").expect("written");
         let (packed, own) = pack(&tasks, &parent.path().join("tasks.tar")).expect("packed");
         assert_eq!(own, "tasks");
-        let known = "f0346950ea4e827e73d65b8d22906f613e313e3797f8a7d024d9217e6dcc9779";
+        let known = "54d571ecd0679010b10535972b4aa8f4b1435e0e6f7c23207f458a6a9ef9b626";
         assert_eq!(packed.digest.hex(), known);
-    }
-
-    #[test]
-    fn repository_is_packed_only_inside_of_parts_of_tasks() {
-        let parent = tempfile::tempdir().expect("a directory");
-        for dir in ["tasks/t/environment/deep", "tasks/docs/a", "alone/tests"] {
-            std::fs::create_dir_all(parent.path().join(dir)).expect("made");
-        }
-        for task in ["tasks/t", "alone"] {
-            std::fs::write(parent.path().join(task).join("task.toml"), "").expect("written");
-        }
-        for (path, expected) in [
-            ("tasks/.git", false),
-            ("tasks/t/.git", false),
-            ("tasks/t/environment/.git", true),
-            ("tasks/t/environment/deep/.git", true),
-            ("tasks/docs/.git", false),
-            ("tasks/docs/a/.git", false),
-            ("tasks/t/environment/.github", true),
-            ("alone/.git", false),
-            ("alone/tests/.git", true),
-        ] {
-            assert_eq!(is_packed(parent.path(), Path::new(path)), expected, "{path}");
-        }
     }
 }

@@ -165,7 +165,7 @@ pub(in crate::cli) async fn run(
             true => hint_command::of_this_process(&named),
             false => hint_command::command(&run, &RunAction::Resume, &[]),
         };
-        printer.hint(&format!("this search is named {}: `{resume}` resumes it", tree.name));
+        printer.hint(&format!("this search is named {}: {resume} resumes it", tree.name));
     }
     let result = run_search::run_search(tree, &args, screen, printer).await;
     let manifest = result.map_err(|error| error.for_run(&run).for_this_command(&named))?;

@@ -45,6 +45,7 @@ pub(super) fn discover(path: &Path) -> io::Result<Discovery> {
     Ok(found)
 }
 
-fn is_task(dir: &Path) -> bool {
+/// Whether a directory is a task.
+pub(super) fn is_task(dir: &Path) -> bool {
     dir.join(TASK_FILE).symlink_metadata().is_ok()
 }

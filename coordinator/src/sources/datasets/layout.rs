@@ -10,7 +10,7 @@ use super::{INSTRUCTION_FILE, StepParts, TaskParts, harborignore, trajectory};
 use crate::config::{Job, TaskFile};
 
 /// The build context of a task.
-const ENVIRONMENT_DIR: &str = "environment";
+pub(super) const ENVIRONMENT_DIR: &str = "environment";
 
 /// The directory of steps.
 pub(super) const STEPS_DIR: &str = "steps";

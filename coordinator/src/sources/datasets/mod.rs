@@ -34,6 +34,7 @@ mod select;
 mod spec;
 mod task;
 mod trajectory;
+mod upload_entries;
 
 #[cfg(test)]
 mod tests;
@@ -59,6 +60,7 @@ pub(crate) use line_ends::{has_windows_line_ends, solution_line_end_errors};
 pub(crate) use pack::check as check_packing;
 pub(crate) use spec::task_spec as specification;
 pub(crate) use task::unset_solution_variables;
+pub(crate) use upload_entries::UploadEntries;
 
 /// The task formats recorded in the plan of a run, by dataset and task.
 pub type PlannedFormats = HashMap<(String, String), PlannedFormat>;

@@ -18,6 +18,7 @@ use rustix::fs::FileType;
 
 use super::harborignore::{self, Harborignore};
 use super::pack_cache::PackCache;
+use super::upload_entries::is_read;
 use super::{DatasetTask, fingerprint, instruction, trajectory};
 use crate::config::{ConfigError, ErrorKind, SourceLocation, outside_task, trajectory_file};
 
@@ -171,6 +172,7 @@ fn sources(task: &DatasetTask) -> Vec<(PartSource, Vec<PartSlot>)> {
     let mut index: HashMap<PartSource, usize> = HashMap::new();
     let mut sources: Vec<(PartSource, Vec<PartSlot>)> = Vec::new();
     for (dirs, ignore, slot) in wanted.into_iter().filter(|(dirs, ..)| !dirs.is_empty()) {
+        debug_assert!(dirs.iter().all(|dir| is_read(dir)), "an upload lacks one of {dirs:?}");
         let source = PartSource { dirs, ignore };
         let at = *index.entry(source.clone()).or_insert_with(|| {
             sources.push((source, Vec::new()));

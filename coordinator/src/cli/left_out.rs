@@ -1,0 +1,163 @@
+//! Options of a stored command line whose values may be secrets and are not kept.
+
+use serde::{Deserialize, Serialize};
+
+use super::output::quoted;
+
+/// Options that set a variable, each with its alias.
+const VARIABLE_OPTIONS: [(&str, &str); 2] = [("--agent-env", "--ae"), ("--verifier-env", "--ve")];
+
+/// Options with the address of a server.
+const SERVER_OPTIONS: [&str; 2] = ["--nats", "--remote-endpoint"];
+
+/// An option whose value is not kept: `--nats`, or with its variable, `--agent-env=KEY`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct LeftOutOption(String);
+
+impl LeftOutOption {
+    /// The option without its value, if that may be a secret.
+    pub(super) fn of(option: &str, value: &str) -> Option<Self> {
+        if SERVER_OPTIONS.contains(&option) {
+            // A server's address may have a password in it.
+            return value.contains('@').then(|| Self(option.to_owned()));
+        }
+        let (option, _) = VARIABLE_OPTIONS.iter().find(|names| is_either(option, names))?;
+        match value.split_once('=') {
+            Some((_, value)) if is_reference(value) => None,
+            Some((name, _)) => Some(Self(format!("{option}={name}"))),
+            None => Some(Self((*option).to_owned())),
+        }
+    }
+
+    /// The option for a NATS server.
+    pub(super) fn server() -> Self {
+        Self(SERVER_OPTIONS[0].to_owned())
+    }
+
+    /// Whether a word is an option whose value may be a secret.
+    pub(super) fn is_possible(option: &str) -> bool {
+        SERVER_OPTIONS.contains(&option)
+            || VARIABLE_OPTIONS.iter().any(|names| is_either(option, names))
+    }
+
+    /// Whether it is this option.
+    pub(super) fn is(&self, option: &str) -> bool {
+        self.parts().0 == option
+    }
+
+    /// Whether a given option, with its value, replaces it.
+    pub(super) fn is_given_by(&self, option: &str, value: &str) -> bool {
+        let (own, variable) = self.parts();
+        let is_same =
+            VARIABLE_OPTIONS.iter().any(|names| is_either(own, names) && is_either(option, names));
+        let name = value.split_once('=').map(|(name, _)| name);
+        (own == option || is_same) && variable.is_none_or(|variable| name == Some(variable))
+    }
+
+    /// The option in a message: `--agent-env KEY`.
+    pub(super) fn shown(&self) -> String {
+        self.0.replacen('=', " ", 1)
+    }
+
+    /// The option with its value, for a shell. The value of a variable is that of the shell's variable
+    /// with its name, without which the shell refuses the command.
+    pub(super) fn for_shell(&self) -> String {
+        match self.parts() {
+            (option, Some(name)) if is_shell_name(name) => {
+                format!("{option} \"{name}=${{{name}:?}}\"")
+            }
+            (option, Some(name)) => format!("{option} {}", quoted(&format!("{name}=VALUE"))),
+            (option, None) if SERVER_OPTIONS.contains(&option) => format!("{option} URL"),
+            (option, None) => format!("{option} NAME=VALUE"),
+        }
+    }
+
+    /// The step without which the command line of [`for_shell`](Self::for_shell) does not work.
+    pub(super) fn need(&self) -> String {
+        match self.parts() {
+            (_, Some(name)) if is_shell_name(name) => {
+                format!("set {name} in the shell first: its value is not stored")
+            }
+            (_, Some(name)) => format!("with the value of {name} in place of VALUE"),
+            (option, None) if SERVER_OPTIONS.contains(&option) => NEEDS_SERVER.to_owned(),
+            (_, None) => "with the variable and its value in place of NAME=VALUE".to_owned(),
+        }
+    }
+
+    /// The option, and its variable.
+    fn parts(&self) -> (&str, Option<&str>) {
+        match self.0.split_once('=') {
+            Some((option, variable)) => (option, Some(variable)),
+            None => (self.0.as_str(), None),
+        }
+    }
+}
+
+/// The step without which a command with `--nats URL` does not work.
+pub(super) const NEEDS_SERVER: &str = "with the address of your NATS server in place of URL";
+
+fn is_either(option: &str, (name, alias): &(&str, &str)) -> bool {
+    option == *name || option == *alias
+}
+
+/// Whether a value is that of another variable, `${NAME}`, and no secret itself.
+fn is_reference(value: &str) -> bool {
+    let name = value.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
+    name.is_some_and(is_shell_name)
+}
+
+fn is_shell_name(name: &str) -> bool {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    !name.starts_with(|c: char| c.is_ascii_digit()) && !name.is_empty() && name.chars().all(is_word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn left_out_variable_takes_value_of_the_shell() {
+        let option = LeftOutOption::of("--ae", "A=x y").expect("a value");
+        assert_eq!(option.for_shell(), r#"--agent-env "A=${A:?}""#);
+        assert_eq!(option.shown(), "--agent-env A");
+        assert_eq!(option.need(), "set A in the shell first: its value is not stored");
+        for (given, value, expected) in [
+            ("--agent-env", "A=z", true),
+            ("--ae", "A=z", true),
+            ("--agent-env", "B=z", false),
+            ("--verifier-env", "A=z", false),
+        ] {
+            assert_eq!(option.is_given_by(given, value), expected, "{given} {value}");
+        }
+    }
+
+    #[test]
+    fn left_out_value_without_name_in_the_shell_is_replaced_by_the_user() {
+        for (option, for_shell, need) in [
+            ("--agent-env=a.b", "--agent-env a.b=VALUE", "with the value of a.b in place of VALUE"),
+            ("--nats", "--nats URL", NEEDS_SERVER),
+            // Of an earlier version.
+            ("--ve", "--ve NAME=VALUE", "with the variable and its value in place of NAME=VALUE"),
+        ] {
+            let option = LeftOutOption(option.to_owned());
+            assert_eq!((option.for_shell().as_str(), option.need().as_str()), (for_shell, need));
+        }
+        let earlier = LeftOutOption("--ve".to_owned());
+        assert!(earlier.is_given_by("--verifier-env", "A=z"));
+    }
+
+    #[test]
+    fn reference_to_a_variable_is_kept() {
+        for (option, value, is_kept) in [
+            ("--agent-env", "KEY=${KEY}", true),
+            ("--agent-env", "KEY=${KEY:-secret}", false),
+            ("--agent-env", "KEY=secret${KEY}", false),
+            ("--agent-env", "KEY=$KEY", false),
+            ("--nats", "nats://h:1", true),
+            ("--nats", "nats://u:p@h:1", false),
+        ] {
+            assert_eq!(LeftOutOption::of(option, value).is_none(), is_kept, "{option} {value}");
+        }
+    }
+}
