@@ -129,6 +129,41 @@ fn agent_that_ends_with_0_without_an_answer_has_no_verdict_in_sandbox() {
 }
 
 #[test]
+fn outage_until_the_budget_ends_makes_no_verdict_and_used_budget_does_in_sandbox() {
+    let agent = r#"
+for number in range(6):
+    try:
+        status, _ = call("x", chat("x", stream=True))
+    except Exception:
+        status = "cut"
+    print(status, flush=True)
+"#;
+    for (answer, seen) in [
+        (ModelAnswer::Status(503, None), "503"),
+        (ModelAnswer::Cut(2), "cut"),
+        (ModelAnswer::Usual, "200"),
+    ] {
+        let server = ModelServer::start(Duration::ZERO);
+        server.command(std::iter::repeat_n(answer, 3));
+        let project = project(&server, agent, ", max_retries: 0", "");
+        let job = std::fs::read_to_string(project.path().join("job.yaml")).expect("a job");
+        project.write_file("job.yaml", &format!("{job}budget: {{try: {{calls: 3}}}}\n"));
+        let _ended = start(&project).wait(DEADLINE);
+        let trial = project.results("calls").trial("caller", "t");
+        let output = trial.text("command/stdout.txt").expect("output");
+        assert!(output.starts_with(&format!("{seen}\n").repeat(3)), "{output}");
+        assert_eq!(server.calls().len(), 3, "{seen}");
+        if seen == "200" {
+            let error = &trial.result["error"];
+            assert_eq!(error["code"], "budget_exceeded", "{:#}", trial.result);
+            assert_eq!(error["class"], "agent");
+        } else {
+            assert_no_verdict(&trial, seen);
+        }
+    }
+}
+
+#[test]
 fn answer_to_another_conversation_makes_no_verdict_and_repetition_does_in_sandbox() {
     let title = "call('x', chat('x'))\ncall('y', chat('title of x'))\n";
     let refused = [ModelAnswer::Status(500, None)];
