@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::allowlist::AllowlistAccess;
 use super::context::with_timeout;
+use super::errors::ScriptError;
 use super::sidecars::{Sidecar, Sidecars};
 use super::teardown;
 use crate::egress::RefusedHosts;
@@ -244,6 +245,12 @@ impl ManagedEnvironment {
     /// Variables that lead scripts to the hosts of the allowlist in force, if one is.
     pub(crate) fn network_env(&self) -> BTreeMap<String, String> {
         self.allowlist.env()
+    }
+
+    /// The end of a script in it: a failure of this process to serve the hosts of its allowlist is none of
+    /// the script.
+    pub(crate) fn check_access<T>(&self, ended: Result<T, ScriptError>) -> Result<T, ScriptError> {
+        self.allowlist.check(ended)
     }
 
     /// The hosts that were refused in it.

@@ -117,6 +117,8 @@ pub(crate) enum ScriptError {
     ProcessesLeft(Failure),
     /// The network policy could not be set.
     Network(Failure),
+    /// The proxy of this process did not serve the hosts of its allowlist.
+    Unserved(String),
     /// The work to verify is incomplete.
     Incomplete(IncompleteWork),
 }
@@ -178,6 +180,7 @@ impl ScriptError {
                 }
                 kind => placement_reason(failed, kind),
             },
+            Self::Unserved(_) => (failed, Code::PROVIDER_ERROR, INFRASTRUCTURE, Retry::Transient),
             Self::Incomplete(IncompleteWork::TooLarge(_)) => {
                 (failed, Code::STORAGE_EXCEEDED, Class::Agent, Retry::Permanent)
             }
@@ -213,6 +216,9 @@ impl ScriptError {
             }
             Self::Network(failure) => {
                 format!("cannot set the network policy of {script}: {}", failure.chain())
+            }
+            Self::Unserved(why) => {
+                format!("the proxy of the allowed hosts failed while {script} ran: {why}")
             }
             Self::Incomplete(IncompleteWork::TooLarge(why) | IncompleteWork::Unreadable(why)) => {
                 format!("cannot collect the work to verify: {why}")

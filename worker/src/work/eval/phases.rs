@@ -174,6 +174,7 @@ impl EvalRun<'_> {
                 NormalExit::Zero,
             )
             .await;
+        let ended = self.attempt.environment.check_access(ended);
         let typed = |error| failure::command_error(error, stage, &redactor);
         let ended = ended.map(drop).map_err(typed);
         let ended = agent::command::check_answers(&self.models, stage, ended).await;
