@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::model_calls::{files, lines, of_type};
+use rollout_tests::cluster::Cluster;
+use rollout_tests::model_calls::{REAL_KEY, files, lines, of_type};
 use rollout_tests::model_server::{ModelAnswer, ModelServer};
 use rollout_tests::results::TrialDirectory;
 use rollout_tests::wait;
@@ -126,6 +127,21 @@ fn agent_that_ends_with_0_without_an_answer_has_no_verdict_in_sandbox() {
     // A wrong request is the agent's.
     let trial = ended_with_0(&[ModelAnswer::Status(400, None)], agent);
     assert_eq!(trial.reward(), Some(1.0), "{:#}", trial.result);
+}
+
+#[test]
+fn agent_without_an_answer_has_no_verdict_on_workers_of_a_server_in_sandbox() {
+    let server = ModelServer::start(Duration::ZERO);
+    server.command([ModelAnswer::Status(500, None)]);
+    let project = project(&server, "call('x', chat('x'))\n", ", max_retries: 0", "");
+    let Some(cluster) = Cluster::new(project) else { return };
+    let key = ("MODEL_KEY", REAL_KEY);
+    let worker = cluster.worker("a", 1).with_option("--trial-env", key.0);
+    let mut worker = worker.with_variable(key.0, key.1).started();
+    let mut run = cluster.coordinator("job.yaml").with_variable(key.0, key.1).started();
+    let _ended = run.wait(DEADLINE).expect_code(ExitCode::Infrastructure);
+    assert_no_verdict(&cluster.project.results("calls").trial("caller", "t"), "on a worker");
+    drop(worker.terminate(DEADLINE));
 }
 
 #[test]
