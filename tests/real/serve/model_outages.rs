@@ -56,7 +56,7 @@ fn run_on_a_server_without_an_answer_has_no_verdict() {
     submission["document"]["name"] = json!("calls");
     add_server(&mut submission["document"], &server);
     let id = submitted(&daemon.client, &submission);
-    daemon.wait_for(&id, &["completed"]);
+    daemon.wait_for(&id, &["completed", "failed"]);
     let run = daemon.client.get(&format!("/v1/runs/{id}")).expect(200).json();
     assert_eq!(run["progress"]["scored"]["trials"], 0, "{run:#}");
     daemon.stop();

@@ -8,7 +8,6 @@ use rollout_protocol::spec::task::NetworkPolicy;
 
 use crate::egress::{AllowedHosts, EgressNames, EgressProxy, RefusedHosts};
 use crate::environment::{Environment, Failure, FailureKind, ListenerRoute};
-use crate::executor::errors::ScriptError;
 
 /// The access of one environment.
 #[derive(Debug, Default)]
@@ -66,54 +65,13 @@ impl AllowlistAccess {
         }
     }
 
-    /// The end of a script that had this access, as [`blame_proxy`].
-    pub(super) fn check<T>(&self, ended: Result<T, ScriptError>) -> Result<T, ScriptError> {
-        blame_proxy(self.proxy.as_ref().and_then(EgressProxy::fault), ended)
+    /// Why this process did not serve the hosts, for a cause of its own, if it did not.
+    pub(super) fn fault(&self) -> Option<String> {
+        self.proxy.as_ref().and_then(EgressProxy::fault)
     }
 
     /// Variables of scripts.
     pub(super) fn env(&self) -> BTreeMap<String, String> {
         self.proxy.as_ref().map(EgressProxy::env).unwrap_or_default()
-    }
-}
-
-/// The end of a script. If the proxy failed meanwhile for a cause of this process, the end says nothing
-/// about the script: it may have needed a host.
-fn blame_proxy<T>(fault: Option<String>, ended: Result<T, ScriptError>) -> Result<T, ScriptError> {
-    match (fault, ended) {
-        (Some(fault), Ok(_) | Err(ScriptError::Exit { .. } | ScriptError::TimedOut { .. })) => {
-            Err(ScriptError::Unserved(fault))
-        }
-        (_, ended) => ended,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rollout_protocol::error::{ErrorClass, ErrorCode, RetryClass};
-
-    use super::*;
-    use crate::executor::errors::ScriptStage;
-    use crate::secrets::Redactor;
-
-    #[test]
-    fn script_beside_a_failed_proxy_has_no_verdict() {
-        let fault = || Some("a bug".to_owned());
-        let failed = |code| ScriptError::Exit { code, oom_killed: false, last_words: "why".into() };
-        for stage in [ScriptStage::Execute, ScriptStage::Verify] {
-            for ended in [Ok(()), Err(failed(1))] {
-                let error = blame_proxy(fault(), ended).expect_err("no verdict");
-                let error = error.into_error(stage, &Redactor::default());
-                assert_eq!(error.class, ErrorClass::Infrastructure);
-                let expected = (ErrorCode::PROVIDER_ERROR, RetryClass::Transient);
-                assert_eq!((error.code, error.retry), expected);
-            }
-        }
-        let lost = Err::<(), _>(ScriptError::ProcessesLeft(Failure::new(FailureKind::Gone, "x")));
-        assert!(matches!(blame_proxy(fault(), lost), Err(ScriptError::ProcessesLeft(_))));
-        assert!(matches!(
-            blame_proxy(None, Err::<(), _>(failed(3))),
-            Err(ScriptError::Exit { code: 3, .. })
-        ));
     }
 }

@@ -15,7 +15,6 @@ use tokio::time::Instant;
 
 use super::allowlist::AllowlistAccess;
 use super::context::with_timeout;
-use super::errors::ScriptError;
 use super::sidecars::{Sidecar, Sidecars};
 use super::teardown;
 use crate::egress::RefusedHosts;
@@ -247,10 +246,9 @@ impl ManagedEnvironment {
         self.allowlist.env()
     }
 
-    /// The end of a script in it: a failure of this process to serve the hosts of its allowlist is none of
-    /// the script.
-    pub(crate) fn check_access<T>(&self, ended: Result<T, ScriptError>) -> Result<T, ScriptError> {
-        self.allowlist.check(ended)
+    /// Why this process did not serve the hosts of the allowlist in force, for a cause of its own.
+    pub(crate) fn access_fault(&self) -> Option<String> {
+        self.allowlist.fault()
     }
 
     /// The hosts that were refused in it.

@@ -174,7 +174,7 @@ impl EvalRun<'_> {
                 NormalExit::Zero,
             )
             .await;
-        let ended = self.attempt.environment.check_access(ended);
+        let ended = ScriptError::blame_proxy(self.attempt.environment.access_fault(), ended);
         let typed = |error| failure::command_error(error, stage, &redactor);
         let ended = ended.map(drop).map_err(typed);
         let ended = agent::command::check_answers(&self.models, stage, ended).await;

@@ -241,7 +241,8 @@ impl TrialRun<'_> {
             Ok(exit) => (Ok(exit), None),
             Err(ScriptFailure { error, processes_left }) => (Err(error), processes_left),
         };
-        let error = match self.script_environment().check_access(ended) {
+        let fault = self.script_environment().access_fault();
+        let error = match ScriptError::blame_proxy(fault, ended) {
             Ok(exit) => return Ok(exit),
             Err(error) => error,
         };
