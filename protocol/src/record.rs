@@ -88,8 +88,8 @@ pub struct Verdict {
     /// Cost of the environment and of model calls, in the user's currency.
     #[serde(default, deserialize_with = "crate::cost::read")]
     pub cost: f64,
-    /// The first cause of failure. With outcome `completed` it is an error of the teardown, or one
-    /// of the agent if the task is verified after agent errors.
+    /// The first cause of failure. With outcome `completed` it is an error of the teardown or of a
+    /// collect hook, or one of the agent if the task is verified after agent errors.
     #[serde(default)]
     pub error: Option<TrialError>,
     /// Steps that ran and could not be verified. A trial that has one is not passed, whatever the

@@ -1,4 +1,4 @@
-//! `--fail-under`: exit code and headline of runs with failed trials.
+//! `--fail-under`: exit code and headline of runs with failed trials, and with errors beside a reward.
 
 use rollout_protocol::exit::ExitCode;
 use serde_json::json;
@@ -62,4 +62,37 @@ fn run_without_scored_trial_reaches_no_minimum() {
         let _ended = project.rollout(&words).wait(DEADLINE).expect_code(code);
     }
     assert_eq!(project.results("faults").count("unverified_trials"), 1);
+}
+
+#[test]
+fn collect_hook_that_agent_breaks_is_named_beside_a_reward_that_counts() {
+    let project = project();
+    project.write_small_task("#!/bin/bash\necho 1 >/logs/verifier/reward.txt\n");
+    project.write_file(
+        "tasks/t/task.toml",
+        "version = '1.0'\nformat = 'harbor'\n[[verifier.collect]]\n\
+         command = 'test ! -e /logs/agent/broken'\n",
+    );
+    project.write_file(
+        "job.yaml",
+        "name: hooks\n\
+         environment: {type: process, provider_config: {ignore_dockerfile: true}}\n\
+         agents:\n  - {name: careful, execute: 'true'}\n  \
+         - {name: breaker, execute: 'touch /logs/agent/broken'}\n\
+         datasets: [{path: tasks}]\n",
+    );
+    let run = project.rollout(&["run", "job.yaml", "--fail-under", "1"]);
+    let ended = run.wait(DEADLINE).expect_code(ExitCode::Success);
+    assert!(ended.stdout.contains("2 completed (1 with an error)"), "{}", ended.stdout);
+    let results = project.results("hooks");
+    assert_adds_up(&results, 2);
+    let job = results.job();
+    assert_eq!(job["completed_with_error_trials"], 1, "{job:#}");
+    assert_eq!((&job["scored"]["trials"], &job["scored"]["passed"]), (&2.into(), &2.into()));
+    let trial = results.trial("breaker", "t");
+    let error = &trial.result["error"];
+    assert_eq!((&error["code"], &error["class"]), (&"collection_failed".into(), &"task".into()));
+    let status = project.rollout(&["status", "jobs/hooks"]);
+    let shown = status.wait(DEADLINE).expect_code(ExitCode::Success).stdout;
+    assert!(shown.contains("1 verifier_failed"), "{shown}");
 }

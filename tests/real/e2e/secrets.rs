@@ -59,3 +59,37 @@ fn only_secrets_are_masked_and_artifacts_are_kept_or_left_out_whole() {
     assert!(reason.contains("1 entries") && reason.contains("PIN"), "{manifest}");
     assert_nothing_left(&project);
 }
+
+#[test]
+fn value_of_the_variable_of_a_model_server_is_a_declared_secret() {
+    let job = r#"
+name: keys
+environment: {type: process}
+gateway: {upstreams: [{name: main, url: "http://127.0.0.1:9/v1", key_env: PLAINNAME}]}
+artifacts: [/app]
+agents:
+  - name: a
+    env: {COPY: "${PLAINNAME}"}
+    execute: |
+      echo "$COPY"; echo "$COPY" > copy.txt; echo fine > fine.txt
+datasets: [{path: tasks}]
+"#;
+    let project = project().write("job.yaml", job);
+    project.write_small_task("echo 1 >/logs/verifier/reward.txt\n");
+    project
+        .write_file("tasks/t/environment/Dockerfile", "FROM debian:bookworm-slim\nWORKDIR /app\n");
+    let mut command = project.command(&["run", "job.yaml"]);
+    command.env("PLAINNAME", "simplevalue");
+    let ended = project.start(command).wait(DEADLINE).expect_code(ExitCode::Success);
+    let _noted = ended.expect_stderr("note: masked: PLAINNAME in all output (declared secrets)");
+
+    let trial = project.results("keys").trial("a", "t");
+    let text = |path: &str| fs::read_to_string(trial.directory.join(path)).expect(path);
+    assert_eq!(text("command/stdout.txt"), "[redacted:PLAINNAME]\n");
+    assert_eq!(text("artifacts/app/fine.txt"), "fine\n");
+    assert!(!trial.directory.join("artifacts/app/copy.txt").exists());
+    let manifest: Value = serde_json::from_str(&text("artifacts/manifest.json")).expect("JSON");
+    let reason = manifest[0]["error"].as_str().expect("a reason");
+    assert!(reason.contains("1 entries") && reason.contains("PLAINNAME"), "{manifest}");
+    assert_nothing_left(&project);
+}

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::model_calls::{files, lines, of_type};
+use rollout_tests::cluster::Cluster;
+use rollout_tests::model_calls::{REAL_KEY, files, lines, of_type};
 use rollout_tests::model_server::{ModelAnswer, ModelServer};
 use rollout_tests::results::TrialDirectory;
 use rollout_tests::wait;
@@ -126,6 +127,56 @@ fn agent_that_ends_with_0_without_an_answer_has_no_verdict_in_sandbox() {
     // A wrong request is the agent's.
     let trial = ended_with_0(&[ModelAnswer::Status(400, None)], agent);
     assert_eq!(trial.reward(), Some(1.0), "{:#}", trial.result);
+}
+
+#[test]
+fn agent_without_an_answer_has_no_verdict_on_workers_of_a_server_in_sandbox() {
+    let server = ModelServer::start(Duration::ZERO);
+    server.command([ModelAnswer::Status(500, None)]);
+    let project = project(&server, "call('x', chat('x'))\n", ", max_retries: 0", "");
+    let Some(cluster) = Cluster::new(project) else { return };
+    let key = ("MODEL_KEY", REAL_KEY);
+    let worker = cluster.worker("a", 1).with_option("--trial-env", key.0);
+    let mut worker = worker.with_variable(key.0, key.1).started();
+    let mut run = cluster.coordinator("job.yaml").with_variable(key.0, key.1).started();
+    let _ended = run.wait(DEADLINE).expect_code(ExitCode::Infrastructure);
+    assert_no_verdict(&cluster.project.results("calls").trial("caller", "t"), "on a worker");
+    drop(worker.terminate(DEADLINE));
+}
+
+#[test]
+fn outage_until_the_budget_ends_makes_no_verdict_and_used_budget_does_in_sandbox() {
+    let agent = r#"
+for number in range(6):
+    try:
+        status, _ = call("x", chat("x", stream=True))
+    except Exception:
+        status = "cut"
+    print(status, flush=True)
+"#;
+    for (answer, seen) in [
+        (ModelAnswer::Status(503, None), "503"),
+        (ModelAnswer::Cut(2), "cut"),
+        (ModelAnswer::Usual, "200"),
+    ] {
+        let server = ModelServer::start(Duration::ZERO);
+        server.command(std::iter::repeat_n(answer, 3));
+        let project = project(&server, agent, ", max_retries: 0", "");
+        let job = std::fs::read_to_string(project.path().join("job.yaml")).expect("a job");
+        project.write_file("job.yaml", &format!("{job}budget: {{try: {{calls: 3}}}}\n"));
+        let _ended = start(&project).wait(DEADLINE);
+        let trial = project.results("calls").trial("caller", "t");
+        let output = trial.text("command/stdout.txt").expect("output");
+        assert!(output.starts_with(&format!("{seen}\n").repeat(3)), "{output}");
+        assert_eq!(server.calls().len(), 3, "{seen}");
+        if seen == "200" {
+            let error = &trial.result["error"];
+            assert_eq!(error["code"], "budget_exceeded", "{:#}", trial.result);
+            assert_eq!(error["class"], "agent");
+        } else {
+            assert_no_verdict(&trial, seen);
+        }
+    }
 }
 
 #[test]

@@ -26,6 +26,7 @@ mod jobs;
 mod large_runs;
 mod links;
 mod live_output;
+mod model_outages;
 mod openapi;
 mod remote;
 mod resume;
@@ -41,6 +42,7 @@ mod tls;
 mod tokens;
 mod trainer_log;
 mod up;
+mod variables;
 
 use std::collections::BTreeMap;
 use std::path::Path;

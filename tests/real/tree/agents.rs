@@ -217,7 +217,11 @@ fn search_file_of_init_runs_in_a_repository_of_its_own() {
 
 #[test]
 fn failing_model_server_is_no_verdict_on_idea() {
-    for stage in ["ideas", "implement", "review"] {
+    let refused = (401, "a model server refuses the key");
+    let unanswered = (500, "a model server does not answer");
+    let stages = ["ideas", "implement", "review"];
+    let cases = stages.iter().flat_map(|stage| [(*stage, refused), (*stage, unanswered)]);
+    for (stage, (status, said)) in cases {
         let server = model();
         // Calls of the steps before the one that fails: three of an agent.
         let before = match stage {
@@ -226,7 +230,7 @@ fn failing_model_server_is_no_verdict_on_idea() {
             _ => 6,
         };
         server.command(vec![ModelAnswer::Scripted; before]);
-        server.command(vec![ModelAnswer::Status(401, None); 100]);
+        server.command(vec![ModelAnswer::Status(status, None); 1000]);
         let project = agent_search(&server, "openai");
         let tree = std::fs::read_to_string(project.path().join("tree.yaml")).expect("a search");
         let tree = tree.replace("ideas_per_node: 2", "ideas_per_node: 1");
@@ -234,7 +238,7 @@ fn failing_model_server_is_no_verdict_on_idea() {
         let mut command = project.command(&SmallSearch::run(&[]));
         command.env("MODEL_KEY", REAL_KEY);
         let ended = project.start(command).wait(DEADLINE).expect_code(ExitCode::Failure);
-        assert!(ended.stderr.contains("a model server refuses the key"), "{}", ended.stderr);
+        assert!(ended.stderr.contains(said), "{stage}, {status}: {}", ended.stderr);
         let manifest = json(&SmallSearch::directory(&project).join("manifest.json"));
         let evals = manifest.expect("a manifest")["evaluations"].clone();
         let settled = evals.as_object().expect("evals").values();

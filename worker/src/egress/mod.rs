@@ -35,7 +35,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 pub use self::addresses::{first_internal_host, is_public};
 pub use self::hosts::{AllowedHosts, HostRefusal, HostTarget};
@@ -80,6 +80,8 @@ struct ProxyContext {
     refused: Arc<RefusedHosts>,
     upstream: UpstreamProxies,
     names: EgressNames,
+    /// The first bug that ended a connection.
+    fault: OnceLock<String>,
 }
 
 impl EgressProxy {
@@ -109,7 +111,8 @@ impl EgressProxy {
         refused: Arc<RefusedHosts>,
         names: EgressNames,
     ) -> Self {
-        let context = Arc::new(ProxyContext { allowed, refused, upstream, names });
+        let fault = OnceLock::new();
+        let context = Arc::new(ProxyContext { allowed, refused, upstream, names, fault });
         Self { context, listeners: Vec::new(), led: Vec::new() }
     }
 
@@ -135,6 +138,17 @@ impl EgressProxy {
     pub fn lead(&mut self, sockets: LedSockets) -> io::Result<()> {
         self.led.push(lead(sockets, &self.context)?);
         Ok(())
+    }
+
+    /// Why it could not serve, for a cause of this process, if it could not. Hosts that are refused or out
+    /// of reach are no such cause.
+    pub fn fault(&self) -> Option<String> {
+        let ended = || {
+            let is_over = self.listeners.iter().any(|(_, task)| task.is_finished())
+                || self.led.iter().flatten().any(Task::is_finished);
+            is_over.then(|| "its listener has ended".to_owned())
+        };
+        self.context.fault.get().cloned().or_else(ended)
     }
 
     /// Its address, with the latest listener.

@@ -52,13 +52,15 @@ pub(super) fn start(
     socket.set_nonblocking(true)?;
     let socket = TcpListener::from_std(socket)?;
     let address = socket.local_addr()?;
-    let serve = move |stream| serve(stream, Arc::clone(&context));
-    Ok((address, supervise::spawn("egress-listener", accept(socket, serve))))
+    let shared = Arc::clone(&context);
+    let serve = move |stream| serve(stream, Arc::clone(&shared));
+    Ok((address, supervise::spawn("egress-listener", accept(socket, context, serve))))
 }
 
 /// Serves the connections of a listener, each by `serve`.
 pub(super) async fn accept<F: Future<Output = ()> + Send + 'static>(
     socket: TcpListener,
+    context: Arc<ProxyContext>,
     serve: impl Fn(TcpStream) -> F,
 ) -> Infallible {
     let mut connections = FuturesUnordered::new();
@@ -76,6 +78,8 @@ pub(super) async fn accept<F: Future<Output = ()> + Send + 'static>(
             Some(ended) = connections.next() => {
                 if let Err(panic) = ended {
                     tracing::error!("a connection of the egress proxy ended by a bug: {panic}");
+                    // The first one is enough.
+                    let _known = context.fault.set(panic.to_string());
                 }
             }
         }

@@ -40,7 +40,10 @@ pub(super) fn start(
     let connections = TcpListener::from_std(sockets.connections)?;
     let shared = Arc::clone(context);
     let serve = move |stream| serve(stream, Arc::clone(&shared));
-    let accepting = supervise::spawn("egress-connections", server::accept(connections, serve));
+    let accepting = supervise::spawn(
+        "egress-connections",
+        server::accept(connections, Arc::clone(context), serve),
+    );
     let names = UdpSocket::from_std(sockets.names)?;
     let answering = answer_queries(names, Arc::clone(context));
     Ok([accepting, supervise::spawn("egress-names", answering)])

@@ -65,6 +65,11 @@ impl AllowlistAccess {
         }
     }
 
+    /// Why this process did not serve the hosts, for a cause of its own, if it did not.
+    pub(super) fn fault(&self) -> Option<String> {
+        self.proxy.as_ref().and_then(EgressProxy::fault)
+    }
+
     /// Variables of scripts.
     pub(super) fn env(&self) -> BTreeMap<String, String> {
         self.proxy.as_ref().map(EgressProxy::env).unwrap_or_default()

@@ -26,9 +26,6 @@ use crate::warning_limiter::WarningLimiter;
 /// something moved or removed the directory of the run or of the worker.
 const DIRECTORIES_ABOVE: u32 = 3;
 
-/// Longest excerpt of standard error in an error message.
-const STDERR_SUMMARY_BYTES: usize = 400;
-
 /// Bytes of the beginning, and of the end, of output of which only the last lines are quoted.
 const QUOTED_BYTES: u64 = 16 * 1024;
 
@@ -379,21 +376,6 @@ pub fn read_tail(captured: &CapturedStream, max_bytes: usize) -> io::Result<Stri
     Ok(format!("[… {omitted} bytes left out …]\n{text}"))
 }
 
-/// The last lines of a script's standard error, on one line.
-pub async fn stderr_summary(capture: &Capture) -> String {
-    let read = |[_, stderr]: [CapturedStream; 2]| read_tail(&stderr, STDERR_SUMMARY_BYTES);
-    let Ok(text) = capture.finish_and_read(read).await else { return String::new() };
-    let cut = usize::from(text.starts_with("[…"));
-    let lines: Vec<&str> =
-        text.lines().skip(cut).map(str::trim).filter(|line| !line.is_empty()).collect();
-    let last = &lines[lines.len().saturating_sub(3)..];
-    let said = last.join(" / ");
-    // A shell quotes a CR or prints it before its message; progress bars have others.
-    let has_cr = ["$'\\r'", "^M", "\r:", "\r'"].iter().any(|shown| said.contains(shown));
-    let note = if has_cr { " (a line of a script ends with CR, as on Windows)" } else { "" };
-    said.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect::<String>() + note
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
@@ -411,23 +393,6 @@ mod tests {
         let redactor = Redactor::new([("PASSWORD", SECRET)]);
         let files = [dir.join("new/stdout.txt"), dir.join("new/stderr.txt")];
         Capture::with_bounds(files, &redactor, &ScratchWork::default(), head, tail)
-    }
-
-    #[tokio::test]
-    async fn summary_of_standard_error_explains_carriage_returns() {
-        let note = " (a line of a script ends with CR, as on Windows)";
-        for (said, has_note) in [
-            ("/tests/test.sh: line 2: $'\\r': command not found\n", true),
-            ("bash: /bin/bash^M: bad interpreter\n", true),
-            ("set: -\r: invalid option\n", true),
-            (" 10%\r 20%\r100%\n", false),
-            ("oops\r\n", false),
-        ] {
-            let dir = tempfile::tempdir().expect("a directory");
-            let capture = bounded_capture(dir.path(), 1000, 1000);
-            capture.write(OutputStream::Stderr, said.as_bytes());
-            assert_eq!(stderr_summary(&capture).await.ends_with(note), has_note, "{said:?}");
-        }
     }
 
     #[tokio::test]

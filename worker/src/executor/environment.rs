@@ -246,6 +246,11 @@ impl ManagedEnvironment {
         self.allowlist.env()
     }
 
+    /// Why this process did not serve the hosts of the allowlist in force, for a cause of its own.
+    pub(crate) fn access_fault(&self) -> Option<String> {
+        self.allowlist.fault()
+    }
+
     /// The hosts that were refused in it.
     pub(crate) const fn refused_hosts(&self) -> &Arc<RefusedHosts> {
         &self.allowlist.refused

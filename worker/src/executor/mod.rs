@@ -10,8 +10,8 @@
 //! * `image`: source and preparation of an image;
 //! * `finished`: the result: a record and the files that become part of it;
 //! * `errors`: the error table;
-//! * `script` and `capture`: one script, its time limit and its output; `output_files`: the output of an
-//!   execution that has ended;
+//! * `script` and `capture`: one script, its time limit and its output; `last_lines`: the end of its
+//!   standard error, for messages; `output_files`: the output of an execution that has ended;
 //! * `full_disk`: disks of this host that were full during an execution; `removed_environment`:
 //!   environments that were removed from outside; `host_fault`: the error of both;
 //! * `live_output`: output of an execution that runs;
@@ -39,6 +39,7 @@ mod finished;
 mod full_disk;
 mod host_fault;
 mod image;
+mod last_lines;
 mod live_output;
 mod output_files;
 mod parking;
@@ -51,7 +52,7 @@ mod teardown;
 mod timing;
 
 pub(crate) use self::attempt::execute;
-pub use self::capture::{Capture, CapturedStream, read_tail, stderr_summary};
+pub use self::capture::{Capture, CapturedStream, read_tail};
 pub use self::collect::{CleanArchive, DirectoryReading, read_directory};
 pub(crate) use self::collect::{CollectionFailure, open_stream, read_sanitized};
 pub(crate) use self::context::{COPY_LIMIT, with_timeout};
@@ -68,6 +69,7 @@ pub use self::finished::{
 pub(crate) use self::host_fault::FaultedExecution;
 pub use self::image::prepare_image;
 pub(crate) use self::image::{BUILD_LOG, BuildLog, RequestedImage};
+pub use self::last_lines::stderr_summary;
 pub(crate) use self::live_output::CaptureList;
 pub use self::live_output::read_output;
 pub(crate) use self::output_files::{OutputFiles, finish_outputs};

@@ -9,8 +9,9 @@ use rollout_protocol::record::CommandRecord;
 use rollout_protocol::spec::eval::EvalStage;
 use tokio::sync::Notify;
 
-use super::capture::{Capture, stderr_summary};
+use super::capture::Capture;
 use super::errors::ScriptError;
+use super::last_lines::stderr_summary;
 use crate::dependency;
 use crate::environment::{CommandExit, Environment, ExecCommand, Failure, FailureKind, OutputSink};
 

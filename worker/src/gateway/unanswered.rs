@@ -7,6 +7,7 @@
 //!   later request of the conversation takes their place.
 //! * The server is the cause if it cannot be reached, fails, asks to call later, or breaks its reply
 //!   off. A refusal of the request, or an agent that closes its connection, is none.
+//! * A request that its budget does not cover goes to no server, and leaves its conversation as it was.
 
 use std::collections::HashMap;
 
@@ -29,8 +30,10 @@ const CONVERSATIONS: usize = 64 * 1024;
 pub(crate) enum RequestEnd {
     /// A model answered it.
     Answered,
-    /// It was refused for a cause of its own, or of its budget.
+    /// It was refused for a cause of its own.
     Rejected,
+    /// The budget does not cover it: no server got it.
+    OverBudget,
     /// The server refused the key or the model of the job.
     Refused,
     /// It has no answer for a cause of the server, of a pause, or of the gateway itself.
@@ -86,9 +89,9 @@ impl ReplyDigests {
     }
 }
 
-/// The last request of a conversation.
+/// A request of a conversation whose calls are open or unanswered.
 #[derive(Debug)]
-struct LastRequest {
+struct PendingRequest {
     request: Digest,
     /// Its calls that have not ended.
     open: u64,
@@ -97,9 +100,15 @@ struct LastRequest {
     is_unanswered: bool,
 }
 
-impl LastRequest {
+impl PendingRequest {
+    /// A request with one open call.
     const fn new(request: Digest) -> Self {
-        Self { request, open: 0, is_answered: false, is_unanswered: false }
+        Self { request, open: 1, is_answered: false, is_unanswered: false }
+    }
+
+    /// Whether the server was asked, and is the cause that there is no answer.
+    const fn lacks_answer(&self) -> bool {
+        self.is_unanswered && !self.is_answered
     }
 }
 
@@ -111,13 +120,14 @@ pub(crate) struct Conversations {
     by_history: HashMap<Digest, u64>,
     /// Conversations by the last message of a reply.
     by_reply: HashMap<Digest, u64>,
-    /// Conversations by their last request, if it is open or unanswered.
+    /// Conversations by their pending requests.
     by_request: HashMap<Digest, u64>,
-    /// These requests.
-    last: HashMap<u64, LastRequest>,
+    /// These requests: the last one that a server got, and later ones that may still be refused by the
+    /// budget. There are no more than open calls, and one.
+    pending: HashMap<u64, Vec<PendingRequest>>,
     /// Whether a model answered a request.
     has_answers: bool,
-    /// Whether the request that ended last was refused before any was answered.
+    /// Whether the request that ended last at a server was refused before any was answered.
     is_refused: bool,
 }
 
@@ -161,17 +171,17 @@ impl Conversations {
         (history, found.or_else(contained))
     }
 
-    /// Opens a call of the last request of a conversation.
+    /// Opens a call of a request of a conversation.
     fn open(&mut self, conversation: u64, request: Digest) {
-        if self.last.len() >= CONVERSATIONS && !self.last.contains_key(&conversation) {
+        if self.pending.len() >= CONVERSATIONS && !self.pending.contains_key(&conversation) {
             return;
         }
-        let last = self.last.entry(conversation).or_insert_with(|| LastRequest::new(request));
-        if last.request != request {
-            self.by_request.remove(&last.request);
-            *last = LastRequest::new(request);
+        let requests = self.pending.entry(conversation).or_default();
+        let known = requests.iter_mut().find(|known| known.request == request);
+        match known {
+            Some(known) => known.open += 1,
+            None => requests.push(PendingRequest::new(request)),
         }
-        last.open += 1;
         self.by_request.insert(request, conversation);
     }
 
@@ -181,22 +191,29 @@ impl Conversations {
             self.has_answers = true;
             self.add_reply(place, reply);
         }
-        self.is_refused = end == RequestEnd::Refused && !self.has_answers;
-        let Some(last) = self.last.get_mut(&place.conversation) else { return };
-        if last.request != place.request {
-            return;
+        let is_sent = end != RequestEnd::OverBudget;
+        if is_sent {
+            self.is_refused = end == RequestEnd::Refused && !self.has_answers;
         }
-        last.open = last.open.saturating_sub(1);
+        let Some(requests) = self.pending.get_mut(&place.conversation) else { return };
+        let Some(at) = requests.iter().position(|one| one.request == place.request) else { return };
+        let request = &mut requests[at];
+        request.open = request.open.saturating_sub(1);
         match end {
             RequestEnd::Answered | RequestEnd::Rejected | RequestEnd::Refused => {
-                last.is_answered = true;
+                request.is_answered = true;
             }
-            RequestEnd::Unanswered => last.is_unanswered = true,
-            RequestEnd::AgentGone => {}
+            RequestEnd::Unanswered => request.is_unanswered = true,
+            RequestEnd::AgentGone | RequestEnd::OverBudget => {}
         }
-        if last.open == 0 && (last.is_answered || !last.is_unanswered) {
-            self.last.remove(&place.conversation);
-            self.by_request.remove(&place.request);
+        let is_over = request.open == 0 && !request.lacks_answer();
+        // One that was sent takes the place of those before it.
+        let first = if is_sent { 0 } else { at };
+        for over in requests.drain(first..at + usize::from(is_over)) {
+            self.by_request.remove(&over.request);
+        }
+        if requests.is_empty() {
+            self.pending.remove(&place.conversation);
         }
     }
 
@@ -216,8 +233,8 @@ impl Conversations {
 
     /// Why the calls say nothing about the agent, if they do not.
     pub(crate) fn failure(&self) -> Option<CallFailure> {
-        let is_unanswered = |last: &LastRequest| last.is_unanswered && !last.is_answered;
-        if self.last.values().any(is_unanswered) {
+        let mut last = self.pending.values().filter_map(|requests| requests.last());
+        if last.any(PendingRequest::lacks_answer) {
             return Some(CallFailure::Unanswered);
         }
         self.is_refused.then_some(CallFailure::Refused)
@@ -228,7 +245,7 @@ impl Conversations {
 mod tests {
     use serde_json::json;
 
-    use super::RequestEnd::{AgentGone, Answered, Refused, Rejected, Unanswered};
+    use super::RequestEnd::{AgentGone, Answered, OverBudget, Refused, Rejected, Unanswered};
     use super::*;
 
     const CHAT: ModelEndpoint = ModelEndpoint::ChatCompletions;
@@ -312,6 +329,37 @@ mod tests {
     }
 
     #[test]
+    fn request_over_budget_leaves_conversation_as_the_server_left_it() {
+        let repeated = &["task", "one", "go on"][..];
+        for refused in [repeated, &["task", "one", "go on", "", "are you there"], &["another"]] {
+            let mut calls = Script::default();
+            assert_eq!(calls.call(&["task"], Answered, "one"), NONE);
+            assert_eq!(calls.call(refused, OverBudget, ""), NONE, "{refused:?}: the agent's");
+            assert_eq!(calls.call(repeated, Unanswered, ""), UNANSWERED);
+            assert_eq!(calls.call(refused, OverBudget, ""), UNANSWERED, "{refused:?}");
+            assert_eq!(calls.call(refused, OverBudget, ""), UNANSWERED, "{refused:?}");
+            assert_eq!(calls.call(repeated, Answered, "two"), NONE, "{refused:?}");
+            assert_eq!(calls.call(refused, OverBudget, ""), NONE, "{refused:?}: the agent's");
+            assert!(calls.0.pending.is_empty() && calls.0.by_request.is_empty());
+        }
+    }
+
+    #[test]
+    fn concurrent_requests_over_budget_leave_conversation_as_the_server_left_it() {
+        for (end, expected) in [(Unanswered, UNANSWERED), (Answered, NONE), (AgentGone, NONE)] {
+            let mut calls = Script::default();
+            assert_eq!(calls.call(&["task"], Unanswered, ""), UNANSWERED);
+            let running = calls.begin(&["task", "", "go on"]);
+            let later = calls.begin(&["task", "", "go on", "", "are you there"]);
+            let latest = calls.begin(&["task", "", "something else"]);
+            calls.end(latest, OverBudget, "");
+            calls.end(running, end, "reply");
+            calls.end(later, OverBudget, "");
+            assert_eq!(calls.0.failure(), expected, "{end:?}");
+        }
+    }
+
+    #[test]
     fn answer_to_one_of_concurrent_repetitions_is_enough() {
         for answered_first in [true, false] {
             let mut calls = Script::default();
@@ -332,6 +380,7 @@ mod tests {
     fn refusal_before_any_answer_is_one_of_key_or_model() {
         let mut calls = Script::default();
         assert_eq!(calls.call(&["task"], Refused, ""), Some(CallFailure::Refused));
+        assert_eq!(calls.call(&["task"], OverBudget, ""), Some(CallFailure::Refused));
         assert_eq!(calls.call(&["task"], Rejected, ""), NONE);
         assert_eq!(calls.call(&["task"], Answered, "one"), NONE);
         assert_eq!(calls.call(&["other"], Refused, ""), NONE);
@@ -359,7 +408,7 @@ mod tests {
             conversations.end(place, Unanswered, ReplyDigests::default());
         }
         assert_eq!(conversations.failure(), UNANSWERED);
-        let kept = (conversations.last.len(), conversations.by_request.len());
+        let kept = (conversations.pending.len(), conversations.by_request.len());
         assert_eq!(kept, (CONVERSATIONS, CONVERSATIONS));
     }
 }

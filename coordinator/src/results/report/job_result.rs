@@ -43,7 +43,7 @@ pub struct JobResult {
     /// Ran to the end; the verifier is disabled.
     pub unverified_trials: u64,
     /// Completed trials with an error beside the reward: of the agent, when its work was verified
-    /// anyway, or of the teardown.
+    /// anyway, of a collect hook, or of the teardown.
     pub completed_with_error_trials: u64,
     /// Share of completed trials that passed; `None` when none completed.
     pub pass_rate: Option<f64>,

@@ -46,6 +46,37 @@ async fn scene_with(allowed: AllowedHosts, upstream: UpstreamProxies) -> Scene {
     Scene { proxy, refused, host, _host: serving }
 }
 
+/// Serves a connection with a bug.
+async fn broken(mut stream: TcpStream) {
+    let _read = stream.read_u8().await;
+    panic!("a bug of the test");
+}
+
+#[tokio::test]
+async fn fault_is_a_bug_of_the_proxy_and_no_host_that_is_refused_or_out_of_reach() {
+    let scene = scene(&["127.0.0.1"]).await;
+    let unused = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+    let down = unused.local_addr().expect("an address");
+    drop(unused);
+    for (host, status) in [("refused.example", "403"), (down.to_string().as_str(), "502")] {
+        let reply = scene.get(host).await;
+        assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{reply}");
+    }
+    assert_eq!(scene.proxy.fault(), None);
+
+    let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+    let address = socket.local_addr().expect("an address");
+    let context = Arc::clone(&scene.proxy.context);
+    let _accepting = supervise::spawn("accepting", accept(socket, context, broken));
+    drop(TcpStream::connect(address).await.expect("connected"));
+    let until = tokio::time::Instant::now() + Duration::from_secs(20);
+    while scene.proxy.fault().is_none() {
+        assert!(tokio::time::Instant::now() < until, "no fault");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(scene.proxy.fault().is_some_and(|fault| fault.contains("a bug of the test")));
+}
+
 impl Scene {
     fn address(&self) -> String {
         self.proxy.env()["http_proxy"].strip_prefix("http://").expect("a URL").to_owned()

@@ -16,6 +16,7 @@
 //! | `mv -f -- FROM TO` | as in a shell, for files and links |
 //! | `exec < PATH`, `cat` | reads the file as standard input, prints it |
 //! | `sleep SECONDS` | waits that long or until it is killed |
+//! | `wait-for PATH` | waits until it is killed if there is no such path |
 //! | `flood BYTES` | prints that many bytes |
 //! | `background NAME` | leaves a process behind; `alive NAME` succeeds while it lives |
 //! | `oom` | the memory limit kills the script: 137 |

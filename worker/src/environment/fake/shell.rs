@@ -167,6 +167,12 @@ impl FakeShell<'_> {
                 tokio::time::sleep(Duration::from_secs_f64(number(seconds)?)).await;
                 String::new()
             }
+            ("wait-for", [path]) => {
+                if !self.with(|p| test(&p.files, "-e", &self.resolve_path(path)))? {
+                    std::future::pending::<()>().await;
+                }
+                String::new()
+            }
             (program, arguments) => {
                 self.effect(program, arguments)?;
                 String::new()

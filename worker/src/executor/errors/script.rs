@@ -117,6 +117,8 @@ pub(crate) enum ScriptError {
     ProcessesLeft(Failure),
     /// The network policy could not be set.
     Network(Failure),
+    /// The proxy of this process did not serve the hosts of its allowlist.
+    Unserved(String),
     /// The work to verify is incomplete.
     Incomplete(IncompleteWork),
 }
@@ -131,6 +133,17 @@ pub(crate) enum IncompleteWork {
 }
 
 impl ScriptError {
+    /// The end of a script. If the proxy of the allowed hosts failed meanwhile for a cause of this process,
+    /// the end says nothing about the script: it may have needed a host.
+    pub(crate) fn blame_proxy<T>(fault: Option<String>, ended: Result<T, Self>) -> Result<T, Self> {
+        match (fault, ended) {
+            (Some(fault), Ok(_) | Err(Self::Exit { .. } | Self::TimedOut { .. })) => {
+                Err(Self::Unserved(fault))
+            }
+            (_, ended) => ended,
+        }
+    }
+
     /// The error of a stage's script.
     pub(crate) fn into_error(self, stage: ScriptStage, redactor: &Redactor) -> TrialError {
         self.into_error_for(stage, ScriptSubject { prefix: "", script: stage.script() }, redactor)
@@ -178,6 +191,7 @@ impl ScriptError {
                 }
                 kind => placement_reason(failed, kind),
             },
+            Self::Unserved(_) => (failed, Code::PROVIDER_ERROR, INFRASTRUCTURE, Retry::Transient),
             Self::Incomplete(IncompleteWork::TooLarge(_)) => {
                 (failed, Code::STORAGE_EXCEEDED, Class::Agent, Retry::Permanent)
             }
@@ -213,6 +227,9 @@ impl ScriptError {
             }
             Self::Network(failure) => {
                 format!("cannot set the network policy of {script}: {}", failure.chain())
+            }
+            Self::Unserved(why) => {
+                format!("the proxy of the allowed hosts failed while {script} ran: {why}")
             }
             Self::Incomplete(IncompleteWork::TooLarge(why) | IncompleteWork::Unreadable(why)) => {
                 format!("cannot collect the work to verify: {why}")
@@ -253,5 +270,34 @@ fn exec_reason(stage: ScriptStage, kind: Kind) -> ErrorReason {
             (failed, Code::PROVIDER_ERROR, INFRASTRUCTURE, Retry::Transient)
         }
         Kind::Bug => BUG,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn script_beside_a_failed_proxy_has_no_verdict() {
+        let fault = || Some("a bug".to_owned());
+        let failed = |code| ScriptError::Exit { code, oom_killed: false, last_words: "why".into() };
+        for stage in [ScriptStage::Execute, ScriptStage::Verify] {
+            for ended in [Ok(()), Err(failed(1))] {
+                let error = ScriptError::blame_proxy(fault(), ended).expect_err("no verdict");
+                let error = error.into_error(stage, &Redactor::default());
+                assert_eq!(error.class, Class::Infrastructure);
+                let expected = (Code::PROVIDER_ERROR, Retry::Transient);
+                assert_eq!((error.code, error.retry), expected);
+            }
+        }
+        let lost = Err::<(), _>(ScriptError::ProcessesLeft(Failure::new(Kind::Gone, "x")));
+        assert!(matches!(
+            ScriptError::blame_proxy(fault(), lost),
+            Err(ScriptError::ProcessesLeft(_))
+        ));
+        assert!(matches!(
+            ScriptError::blame_proxy(None, Err::<(), _>(failed(3))),
+            Err(ScriptError::Exit { code: 3, .. })
+        ));
     }
 }

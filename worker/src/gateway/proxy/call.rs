@@ -300,6 +300,7 @@ impl Call {
     ) {
         let request = match reply.status {
             _ if outage => RequestEnd::Unanswered,
+            _ if course.reservation.is_none() => RequestEnd::OverBudget,
             // Other calls of the execution are the cause: no answer, and no cause of the server.
             StatusCode::TOO_MANY_REQUESTS => RequestEnd::AgentGone,
             _ => RequestEnd::Rejected,
@@ -346,7 +347,8 @@ impl Call {
         recorded.is_ok()
     }
 
-    /// What a call used; `None` if it was sent and that is not known.
+    /// What a call used; `None` if a server works or worked on it and that is not known: its provider may
+    /// ask money for it, also if the reply was cut.
     fn used(
         &self,
         course: &Course<'_>,
@@ -354,9 +356,11 @@ impl Call {
         usage: Option<TokenUsage>,
         cost: Option<f64>,
     ) -> Option<ModelUse> {
-        let is_sent = !course.attempts.is_empty() || outcome.status.is_none();
+        let is_sent = !course.attempts.is_empty() || course.sent.is_some();
         let used = ModelUse { calls: u64::from(is_sent), ..ModelUse::default() };
-        let is_refused = outcome.status.is_some_and(|status| !status.is_success());
+        // An agent that waits for the next attempt has no more than refusals.
+        let is_waiting = outcome.status.is_none() && course.sent.is_none();
+        let is_refused = is_waiting || outcome.status.is_some_and(|status| !status.is_success());
         match usage {
             Some(usage) => {
                 Some(ModelUse { tokens: usage.total(), cost: cost.unwrap_or_default(), ..used })

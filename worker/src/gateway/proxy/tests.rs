@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{Request, Response};
 use rollout_protocol::id::RunId;
+use rollout_protocol::spec::budget::{BudgetLimits, TryBudget};
 use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -62,11 +63,21 @@ fn upstream(url: &str, hold_sec: f64, max_concurrent: Option<u32>) -> Upstream {
 }
 
 async fn open(gateway: &Gateway, upstream: Upstream, directory: &Path) -> Arc<dyn TryGateway> {
+    open_with(gateway, upstream, None, directory).await
+}
+
+/// Opens an execution with a budget.
+async fn open_with(
+    gateway: &Gateway,
+    upstream: Upstream,
+    budget: Option<TryBudget>,
+    directory: &Path,
+) -> Arc<dyn TryGateway> {
     let request = TryRequest {
         run: RUN,
         upstreams: vec![upstream],
         only: None,
-        budget: None,
+        budget,
         is_leased: false,
         directory: directory.join("gateway"),
         redactor: Redactor::default(),
@@ -220,6 +231,34 @@ async fn answer_to_another_conversation_leaves_unanswered_one_unanswered() {
 }
 
 #[tokio::test]
+async fn refusal_by_budget_is_no_answer_of_the_server() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let limits = BudgetLimits { calls: Some(2), ..BudgetLimits::default() };
+    let budget = TryBudget { limits, output_reserve: 10 };
+    let cases: [(&str, &'static [u16], Option<CallFailure>); 4] = [
+        ("outage", &[500, 500], Some(CallFailure::Unanswered)),
+        ("end of an outage", &[500, 200], None),
+        ("refused key", &[401, 401], Some(CallFailure::Refused)),
+        ("answered", &[200, 200], None),
+    ];
+    for (name, statuses, expected) in cases {
+        let (url, _server) = server_of_statuses(statuses).await;
+        let gateway = Gateway::new();
+        let (upstream, directory) = (upstream(&url, 1.0, None), directory.path().join(name));
+        let opened = open_with(&gateway, upstream, Some(budget), &directory).await;
+        let variables = opened.serve(HOST).await.expect("served");
+        for status in statuses {
+            assert_eq!(say(&variables, "task").await, *status, "{name}");
+        }
+        for text in ["task", "task", "another"] {
+            assert_eq!(say(&variables, text).await, 403, "{name}");
+        }
+        assert!(opened.exceeded_budget().is_some(), "{name}");
+        assert_eq!(opened.call_failure(), expected, "{name}");
+    }
+}
+
+#[tokio::test]
 async fn reply_whose_end_is_missing_is_no_answer() {
     let directory = tempfile::tempdir().expect("a directory");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
@@ -246,18 +285,20 @@ async fn reply_whose_end_is_missing_is_no_answer() {
 }
 
 #[tokio::test]
-async fn call_that_agent_gives_up_is_unanswered_only_if_server_does_not_answer() {
+async fn call_that_agent_gives_up_is_unanswered_and_free_only_if_server_does_not_answer() {
     let directory = tempfile::tempdir().expect("a directory");
     let unused = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
     let down = format!("http://{}/v1", unused.local_addr().expect("an address"));
     drop(unused);
     let (slow, _server) = server(Duration::from_secs(60)).await;
-    for (name, url, expected) in
-        [("down", down, Some(CallFailure::Unanswered)), ("slow", slow, None)]
+    let budget = TryBudget { limits: BudgetLimits::default(), output_reserve: 10 };
+    for (name, url, expected, tokens) in
+        [("down", down, Some(CallFailure::Unanswered), 0), ("slow", slow, None, 10)]
     {
         let gateway = Gateway::new();
         let directory = directory.path().join(name);
-        let opened = open(&gateway, upstream(&url, 60.0, None), &directory).await;
+        let upstream = upstream(&url, 60.0, None);
+        let opened = open_with(&gateway, upstream, Some(budget), &directory).await;
         let variables = opened.serve(HOST).await.expect("served");
         // The agent gives up when the server is known to be down; if it only is slow, after a moment.
         let patience = async {
@@ -274,6 +315,8 @@ async fn call_that_agent_gives_up_is_unanswered_only_if_server_does_not_answer()
         }
         opened.wait_for_calls().await;
         assert_eq!(opened.call_failure(), expected, "{name}");
+        let used = opened.close(None).await.used;
+        assert_eq!((used.calls, used.tokens), (1, tokens), "{name}");
     }
 }
 

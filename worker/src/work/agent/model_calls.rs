@@ -202,7 +202,8 @@ impl ModelCalls {
     }
 
     /// The end of the agent, given that of its script: an agent whose calls exceeded its budget has
-    /// failed, however it ended. A failure of the infrastructure stays one.
+    /// failed, however it ended. A failure of the infrastructure stays one, also if the agent repeated
+    /// requests that no server answered until the budget ended.
     pub(in crate::work) fn check_budget(
         &self,
         ended: Result<(), TrialError>,
@@ -215,7 +216,8 @@ impl ModelCalls {
         let message = format!("the model calls of the agent exceeded its budget: {exceeded}");
         let (kind, class) = (ErrorType::AgentExecutionFailed, ErrorClass::Agent);
         let code = ErrorCode::BUDGET_EXCEEDED;
-        Err(TrialError::new(kind, code, class, RetryClass::Permanent, message))
+        let error = TrialError::new(kind, code, class, RetryClass::Permanent, message);
+        Err(self.blame_server(error))
     }
 
     /// Sets the archive of `/logs` with the files of the agent's own session.

@@ -14,6 +14,7 @@ use super::variables::{self, IDEA, LOGS, REPOSITORY};
 use crate::environment::{BuildProxies, Image, Provider};
 use crate::executor::errors::{ScriptError, ScriptStage};
 use crate::executor::{COPY_LIMIT, NormalExit, PhaseInterrupt, ScriptLimit, with_timeout};
+use crate::gateway::CallFailure;
 use crate::work::agent::command::{self, CommandCalls, InstallScript, PromptValues};
 use crate::work::agent::{
     AgentInstallation, CALLS_DIRECTORY, PlannedScript, ScriptWork, blame_server, install_in_image,
@@ -173,13 +174,16 @@ impl EvalRun<'_> {
     /// The error of an idea that changed nothing because its agent got no answer of a model.
     pub(super) fn unanswered_error(&self) -> Option<TrialError> {
         self.ctx.eval.commands.implement.agent.as_ref()?;
-        let failure = self.implement_failure?;
-        let (kind, code) = (ErrorType::AgentExecutionFailed, ErrorCode::NON_ZERO_EXIT);
-        let text = "implement: the agent changed nothing";
-        let error =
-            TrialError::new(kind, code, ErrorClass::Agent, RetryClass::Permanent, text.to_owned());
-        Some(blame_server(Some(failure), error.in_phase(Phase::AgentExecution)))
+        self.implement_failure.map(unanswered)
     }
+}
+
+/// The error of an agent that changed nothing because of this failure of its calls.
+fn unanswered(failure: CallFailure) -> TrialError {
+    let (kind, code) = (ErrorType::AgentExecutionFailed, ErrorCode::NON_ZERO_EXIT);
+    let text = "implement: the agent changed nothing";
+    let error = TrialError::new(kind, code, ErrorClass::Agent, RetryClass::Permanent, text);
+    blame_server(Some(failure), error.in_phase(Phase::AgentExecution))
 }
 
 /// Directory of the output of an installation.
@@ -187,5 +191,24 @@ const fn install_directory(stage: EvalStage) -> &'static str {
     match stage {
         EvalStage::Review => "review-install",
         _ => "implement-install",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agent_that_changes_nothing_without_an_answer_is_no_verdict_on_idea() {
+        for (failure, code, retry) in [
+            (CallFailure::Unanswered, ErrorCode::MODEL_UNREACHABLE, RetryClass::Transient),
+            (CallFailure::Refused, ErrorCode::MODEL_REFUSED, RetryClass::Permanent),
+        ] {
+            let error = unanswered(failure);
+            assert_eq!((&error.code, error.retry), (&code, retry));
+            assert_eq!(error.class, ErrorClass::Infrastructure, "{error}");
+            assert_eq!(error.phase, Phase::AgentExecution, "{error}");
+            assert!(error.message.ends_with("implement: the agent changed nothing"), "{error}");
+        }
     }
 }

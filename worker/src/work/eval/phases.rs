@@ -174,6 +174,7 @@ impl EvalRun<'_> {
                 NormalExit::Zero,
             )
             .await;
+        let ended = ScriptError::blame_proxy(self.attempt.environment.access_fault(), ended);
         let typed = |error| failure::command_error(error, stage, &redactor);
         let ended = ended.map(drop).map_err(typed);
         let ended = agent::command::check_answers(&self.models, stage, ended).await;

@@ -145,6 +145,7 @@ impl<'a> IdeasRun<'a> {
         let limit = ScriptLimit { limit, whose: Some("its") };
         let environment = self.attempt.running_environment();
         let ended = end.into_result(environment, &capture, limit, NormalExit::Zero).await;
+        let ended = ScriptError::blame_proxy(self.attempt.environment.access_fault(), ended);
         let typed = |error| failure::command_error(error, STAGE, &redactor);
         let ended = ended.map(drop).map_err(typed);
         let ended = agent::command::check_answers(&self.models, STAGE, ended).await;

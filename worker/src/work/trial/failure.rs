@@ -76,6 +76,11 @@ pub(super) fn not_ready(command: &str, why: &str, redactor: &Redactor) -> TrialE
     TrialError::new(kind, code, Class::Task, Retry::Permanent, message).in_phase(Phase::Collection)
 }
 
+/// Whether it is the error of a failed collect hook: other collections fail for a cause of the host.
+pub(super) fn is_of_hook(error: &TrialError) -> bool {
+    error.code == Code::COLLECTION_FAILED && error.class == Class::Task
+}
+
 /// The error of a task that cannot run: found before any environment exists.
 pub(super) fn task_invalid(why: &str) -> TrialError {
     let (kind, code) = (Type::TaskInvalid, Code::MISSING_FILE);

@@ -237,9 +237,14 @@ impl TrialRun<'_> {
         stage: ScriptStage,
         ended: Result<CommandExit, ScriptFailure>,
     ) -> Result<CommandExit, TrialError> {
-        let ScriptFailure { error, processes_left } = match ended {
+        let (ended, processes_left) = match ended {
+            Ok(exit) => (Ok(exit), None),
+            Err(ScriptFailure { error, processes_left }) => (Err(error), processes_left),
+        };
+        let fault = self.script_environment().access_fault();
+        let error = match ScriptError::blame_proxy(fault, ended) {
             Ok(exit) => return Ok(exit),
-            Err(failure) => failure,
+            Err(error) => error,
         };
         if let (ScriptStage::Verify, ScriptError::Exit { code, .. }) = (stage, &error) {
             self.test_exit = *code;

@@ -7,6 +7,7 @@ use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::version::RUN_FORMAT;
 
+use super::failure;
 use super::run::{TrialRun, is_trial_error};
 use super::score::VerifierScore;
 use super::step::StepRun;
@@ -57,7 +58,7 @@ impl TrialRun<'_> {
     }
 
     /// The verdict at the end; `models` is what its model calls used.
-    fn final_verdict(&self, stopped: bool, models: ModelUse) -> Verdict {
+    fn final_verdict(&mut self, stopped: bool, models: ModelUse) -> Verdict {
         let mut verdict = self.verdict(self.cost() + models.cost, models);
         if stopped {
             verdict.outcome = ItemOutcome::Cancelled;
@@ -69,8 +70,18 @@ impl TrialRun<'_> {
             let phase = Phase::Verification;
             let why = "it ended without a reward and without an error";
             verdict.error = Some(errors::panicked(why, phase, &self.attempt.redactor));
+        } else if verdict.outcome == ItemOutcome::Completed && verdict.error.is_none() {
+            verdict.error = self.take_hook_failure();
         }
         verdict
+    }
+
+    /// The first failure of a collect hook, which is named beside a reward: the agent may be its cause,
+    /// and the verifier may have judged less than the task wants to keep.
+    fn take_hook_failure(&mut self) -> Option<TrialError> {
+        let errors = &mut self.attempt.secondary_errors;
+        let at = errors.iter().position(failure::is_of_hook)?;
+        Some(errors.remove(at))
     }
 
     /// The record and its files; `stopped` names the phase that a stop ended.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rollout_protocol::error::ErrorType;
+use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::record::{ItemOutcome, Settlement};
 
 use crate::results::export::source::SettledTrial;
@@ -61,6 +61,43 @@ pub(super) fn exceptions(trial: &SettledTrial) -> BTreeSet<&'static str> {
 /// The name of a trial's exception.
 pub(super) fn exception(settlement: &Settlement) -> Option<&'static str> {
     let verdict = &settlement.verdict;
-    let raised = verdict.error.as_ref().and_then(|error| exception_type(error.kind));
+    // Harbor only logs failures of collect hooks.
+    let is_logged = |error: &TrialError| {
+        verdict.outcome == ItemOutcome::Completed && error.code == ErrorCode::COLLECTION_FAILED
+    };
+    let raised = verdict.error.as_ref().filter(|error| !is_logged(error));
+    let raised = raised.and_then(|error| exception_type(error.kind));
     raised.or((verdict.outcome == ItemOutcome::Cancelled).then_some(CANCELLED))
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_protocol::error::{ErrorClass, RetryClass};
+    use rollout_protocol::record::Verdict;
+    use rollout_protocol::spec::trial::TrialName;
+
+    use super::*;
+    use crate::results::testing;
+
+    #[test]
+    fn failed_collect_hook_of_completed_trial_raises_no_exception() {
+        let failed = TrialError::new(
+            ErrorType::VerifierFailed,
+            ErrorCode::COLLECTION_FAILED,
+            ErrorClass::Task,
+            RetryClass::Permanent,
+            "collect hook `false` failed",
+        );
+        let beside = Verdict { error: Some(failed.clone()), ..Verdict::completed(1.0) };
+        for (verdict, expected) in [(beside, None), (Verdict::failed(failed), Some("RuntimeError"))]
+        {
+            let name = TrialName {
+                agent: "oracle".to_owned(),
+                dataset: "data".to_owned(),
+                task: "one".to_owned(),
+                attempt: 1,
+            };
+            assert_eq!(exception(&testing::settlement(name, 1, verdict)), expected);
+        }
+    }
 }

@@ -4,7 +4,7 @@ use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus, Tri
 use rollout_protocol::spec::task::{Artifact, CollectHook};
 
 use super::super::testing::TrialFixture;
-use super::{archive, run, secondary_codes};
+use super::{archive, error, error_summary, run, secondary_codes};
 use crate::environment::FailureKind;
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::executor::{FileRole, Finished};
@@ -118,7 +118,7 @@ async fn artifacts_of_failed_agent_are_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn collect_hook_failure_is_secondary_error() {
+async fn collect_hook_failure_is_error_beside_the_reward() {
     let mut rig = TrialFixture::new().await;
     rig.provider.add_service("db");
     rig.set_scripts(None, Some("background server"));
@@ -134,10 +134,12 @@ async fn collect_hook_failure_is_secondary_error() {
     assert!(finished.record.verdict.passed());
     assert_eq!(kept(&finished, "/app/a"), pairs(&[("a", "a\n")]));
     assert_eq!(kept(&finished, "/b"), pairs(&[("b", "b\n")]));
+    let expected = "verifier_failed collection_failed task permanent";
+    assert_eq!(error_summary(error(&finished)), expected);
     let failed: Vec<_> =
         finished.record.secondary_errors.iter().map(|e| e.message.as_str()).collect();
-    assert_eq!(secondary_codes(&finished.record), ["collection_failed"; 3], "{failed:?}");
-    assert!(failed[1].contains("code 4") && failed[2].contains("no such service"), "{failed:?}");
+    assert_eq!(secondary_codes(&finished.record), ["collection_failed"; 2], "{failed:?}");
+    assert!(failed[0].contains("code 4") && failed[1].contains("no such service"), "{failed:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,7 @@
 //! Failures of the task before the first command of the agent, and those that the agent may cause.
 
-use rollout_protocol::record::{TrialRecord, Verdict};
+use rollout_protocol::error::ErrorClass;
+use rollout_protocol::record::{ItemOutcome, TrialRecord, Verdict};
 use rollout_protocol::spec::agent::AgentKind;
 use rollout_protocol::spec::task::{AfterAgentError, CollectHook, Healthcheck};
 
@@ -85,26 +86,50 @@ async fn setup_of_first_step_is_before_agent_without_install_script() {
 /// A part of a task that the agent breaks by the removal of a file.
 const BREAKABLE: [&str; 4] = ["verifier", "collect hook", "setup", "healthcheck"];
 
-/// A task of two steps, in whose first step the agent may remove the file that the second needs.
-async fn rig(part: &str, removes: bool, rule: AfterAgentError) -> TrialFixture {
+/// How a part ends without that file.
+#[derive(Debug, Clone, Copy)]
+enum BrokenBy {
+    /// With a code that is not 0.
+    ExitCode,
+    /// At its time limit.
+    Time,
+}
+
+impl BrokenBy {
+    /// A command that needs the file.
+    const fn command(self) -> &'static str {
+        match self {
+            Self::ExitCode => "cat /app/ready",
+            Self::Time => "wait-for /app/ready",
+        }
+    }
+}
+
+/// A task of two steps, in whose first step the agent may remove the file that a part of the second
+/// needs. The verifier needs the file that a collect hook makes.
+async fn rig(part: &str, by: BrokenBy, removes: bool, rule: AfterAgentError) -> TrialFixture {
     let mut rig = TrialFixture::new().await;
     let solution = if removes { "rm -f /app/ready" } else { "echo" };
-    let (first, second) = ("echo 1 > /logs/verifier/reward.txt", "echo");
-    let tests = if part == "verifier" { PASSED } else { first };
-    rig.set_steps(&[("one", solution, first), ("two", second, tests)]).await;
+    let (needs, reward) = (by.command(), "echo 1 > /logs/verifier/reward.txt");
+    let tests = match part {
+        "verifier" => format!("{needs}; {reward}"),
+        "collect hook" => format!("test -e /app/copy; {reward}"),
+        _ => reward.to_owned(),
+    };
+    rig.set_steps(&[("one", solution, reward), ("two", "echo", &tests)]).await;
     rig.task.rules.after_agent_error = rule;
     rig.task.environment.workdir = Some("/app".into());
     rig.task.steps[0].files.workdir = Some(rig.store_archive("ready", "yes").await);
     let step = &mut rig.task.steps[1];
     match part {
-        "healthcheck" => step.healthcheck = Some(check("test -e /app/ready")),
+        "healthcheck" => step.healthcheck = Some(check(needs)),
         "collect hook" => {
-            let command = "cat /app/ready > /app/copy || exit".to_owned();
+            let command = format!("{needs}; echo > /app/copy");
             let hook = CollectHook { command, service: None, timeout_sec: 1.0, user: None };
             step.verifier.collect = vec![hook];
         }
         "setup" => {
-            let setup = rig.store_archive("setup.sh", "cat /app/ready").await;
+            let setup = rig.store_archive("setup.sh", needs).await;
             rig.task.steps[1].files.workdir = Some(setup);
         }
         _ => {}
@@ -112,33 +137,47 @@ async fn rig(part: &str, removes: bool, rule: AfterAgentError) -> TrialFixture {
     rig
 }
 
-async fn verdict(part: &str, removes: bool, rule: AfterAgentError) -> Verdict {
-    let finished = run(&rig(part, removes, rule).await).await;
+async fn verdict(part: &str, by: BrokenBy, removes: bool, rule: AfterAgentError) -> Verdict {
+    let finished = run(&rig(part, by, removes, rule).await).await;
     finished.record.verdict
 }
 
 #[tokio::test(start_paused = true)]
 async fn part_that_agent_breaks_gives_neither_pass_nor_early_failure() {
     for part in BREAKABLE {
-        for rule in [AfterAgentError::Verify, AfterAgentError::EndTrial] {
-            let whole = verdict(part, false, rule).await;
-            assert!(whole.passed(), "{part}: {whole:?}");
-            if part == "collect hook" {
-                continue;
+        for by in [BrokenBy::ExitCode, BrokenBy::Time] {
+            for rule in [AfterAgentError::Verify, AfterAgentError::EndTrial] {
+                let whole = verdict(part, by, false, rule).await;
+                assert!(whole.passed(), "{part}, {by:?}: {whole:?}");
+                let broken = verdict(part, by, true, rule).await;
+                assert!(!broken.passed(), "{part}, {by:?}: {broken:?}");
+                let error = broken.error.expect("an error");
+                assert!(!error.before_agent, "{part}, {by:?}: {error}");
+                assert_ne!(error.class, ErrorClass::Infrastructure, "{part}, {by:?}: {error}");
             }
-            let broken = verdict(part, true, rule).await;
-            assert!(!broken.passed(), "{part}: {broken:?}");
-            assert!(!broken.error.expect("an error").before_agent, "{part}");
         }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn collect_hook_that_agent_breaks_is_named_beside_the_reward_that_the_verifier_gives() {
+    for rule in [AfterAgentError::Verify, AfterAgentError::EndTrial] {
+        let mut rig = rig("collect hook", BrokenBy::ExitCode, true, rule).await;
+        rig.task.steps[1].files.tests = rig.task.steps[0].files.tests.clone();
+        let finished = run(&rig).await;
+        let verdict = &finished.record.verdict;
+        assert_eq!((verdict.outcome, verdict.reward), (ItemOutcome::Completed, Some(1.0)));
+        let expected = "verifier_failed collection_failed task permanent";
+        assert_eq!(error_summary(error(&finished)), expected);
+        assert!(!is_early(&finished));
+        assert!(finished.record.secondary_errors.is_empty());
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn collect_hook_that_agent_delays_is_failure_after_agent_began() {
     for rule in [AfterAgentError::Verify, AfterAgentError::EndTrial] {
-        let mut rig = rig("collect hook", true, rule).await;
-        rig.task.steps[1].verifier.collect[0].command = "sleep 100".into();
-        let finished = run(&rig).await;
+        let finished = run(&rig("collect hook", BrokenBy::Time, true, rule).await).await;
         assert!(!finished.record.verdict.passed());
         let expected = "verifier_failed collection_failed task permanent";
         assert_eq!(
