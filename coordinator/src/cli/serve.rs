@@ -167,7 +167,8 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "KIND", help_heading = "Rules for documents", value_parser = provider)]
     allow_provider: Vec<ProviderKind>,
 
-    /// Let documents have settings of providers (`environment.provider_config`)
+    /// Let documents have settings of providers (`environment.provider_config`), and environments
+    /// that are kept (`environment.preserve_env`)
     #[arg(long, help_heading = "Rules for documents")]
     allow_provider_settings: bool,
 
