@@ -134,14 +134,16 @@ impl DocumentPolicy {
             let refused = self.network.refusal(url);
             return refused.map(|why| format!("repository {}: {why}", without_secrets(url)));
         }
-        let path = url.strip_prefix("file://").unwrap_or(url);
+        let path = Path::new(url.strip_prefix("file://").unwrap_or(url));
         // Git would read what the configuration of an uploaded repository names.
-        self.operators_path(Path::new(path)).map(|_| {
-            format!(
+        if self.operators_path(path).is_some() {
+            return Some(format!(
                 "repository {url}: it is on the server, and the operator does not allow it \
                  (`--allow-path`)"
-            )
-        })
+            ));
+        }
+        // Git reads a file as a bundle, to its end.
+        (!path.is_dir()).then(|| format!("repository {url}: it is on the server, and no directory"))
     }
 
     pub(super) fn model_server(&self, url: &str) -> Option<String> {
@@ -372,6 +374,24 @@ mod tests {
         assert!(!refused.contains("word"), "{refused}");
         assert!(is_below_url("https://h/a/r.json", "https://h/a"));
         assert!(!is_below_url("https://h.evil/r", "https://h"));
+    }
+
+    #[test]
+    fn repository_of_the_server_that_is_a_file_is_refused() {
+        let root = tempfile::tempdir().expect("a directory");
+        let root = root.path().canonicalize().expect("a path");
+        let (directory, file) = (root.join("repository"), root.join("bundle"));
+        std::fs::create_dir(&directory).expect("made");
+        std::fs::write(&file, "# v2 git bundle\n").expect("written");
+        let policy = DocumentPolicy { paths: vec![root], ..DocumentPolicy::default() };
+        for scheme in ["", "file://"] {
+            let of = |path: &Path| policy.repository(&format!("{scheme}{}", path.display()));
+            assert_eq!(of(&directory), None, "{scheme}");
+            let refused = of(&file).expect("a file");
+            assert!(refused.ends_with("no directory"), "{refused}");
+            let unlisted = DocumentPolicy::default().repository(&file.display().to_string());
+            assert!(unlisted.expect("not listed").contains("does not allow it"), "{scheme}");
+        }
     }
 
     #[test]
