@@ -127,11 +127,11 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// Serves a daemon.
+    /// Serves a daemon. To be called in a runtime.
     ///
     /// # Errors
     /// [`ApiError`].
-    pub async fn start(options: ApiOptions, daemon: Arc<Daemon>) -> Result<Self, ApiError> {
+    pub fn start(options: ApiOptions, daemon: Arc<Daemon>) -> Result<Self, ApiError> {
         let ApiOptions { address, tokens, tls, max_body_bytes, max_dataset_bytes, .. } = options;
         let max_connections = options.max_connections;
         let failed = |source| ApiError::Listen { address, source };

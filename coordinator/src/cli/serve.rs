@@ -246,7 +246,7 @@ impl ServerSetup {
         };
         let (stops, _listening) = signals::listen()
             .map_err(|error| CliError::failure("cannot listen for signals", &error))?;
-        let server = ApiServer::start(options, std::sync::Arc::clone(&daemon)).await?;
+        let server = ApiServer::start(options, std::sync::Arc::clone(&daemon))?;
         let url = format!("{scheme}://{}", server.address());
         let announcement = supervise::blocking(move || users.announcement(&url)).await?;
         printer.data(&announcement)?;
