@@ -18,6 +18,9 @@ const MAX_PATTERNS: usize = 10_000;
 /// Largest number of patterns with special characters in a list: each is matched with each task.
 const MAX_GLOBS: usize = 1000;
 
+/// Most bytes of these in a list. A compiled pattern takes about a thousand times its size.
+const GLOB_BYTES: usize = 64 * 1024;
+
 /// Reads a list of patterns.
 pub(super) fn read(field: &Field<'_>) -> Vec<String> {
     let items = field.items().unwrap_or_default();
@@ -27,10 +30,13 @@ pub(super) fn read(field: &Field<'_>) -> Vec<String> {
         return Vec::new();
     }
     let patterns: Vec<String> = items.iter().filter_map(pattern).collect();
-    let globs = patterns.iter().filter(|pattern| glob::is_pattern(pattern)).count();
-    if globs > MAX_GLOBS {
-        let found = format!("{globs} patterns with `*`, `?`, `[` or `\\`");
-        field.reject(ErrorKind::TooLarge, found, format!("at most {MAX_GLOBS}, and plain names"));
+    let globs = patterns.iter().filter(|pattern| glob::is_pattern(pattern)).map(String::len);
+    let globs: Vec<usize> = globs.collect();
+    let (count, bytes): (usize, usize) = (globs.len(), globs.iter().sum());
+    if count > MAX_GLOBS || bytes > GLOB_BYTES {
+        let found = format!("{count} patterns with `*`, `?`, `[` or `\\`, of {bytes} bytes");
+        let most = format!("at most {MAX_GLOBS}, of {GLOB_BYTES} bytes, and plain names");
+        field.reject(ErrorKind::TooLarge, found, most);
         return Vec::new();
     }
     patterns
@@ -63,6 +69,8 @@ mod tests {
             (list("a", MAX_PATTERNS + 1), 0, Some("x")),
             (list("a*", MAX_GLOBS), MAX_GLOBS, None),
             (list("[ab]", MAX_GLOBS + 1), 0, Some("x")),
+            (list(&"?".repeat(PATTERN_BYTES), 64), 64, None),
+            (list(&"?".repeat(PATTERN_BYTES), 65), 0, Some("x")),
             (format!("[b, {long}]"), 2, None),
             (format!("[b, '{longer}', c]"), 2, Some("x[1]")),
         ] {
