@@ -29,6 +29,11 @@ pub fn compile(pattern: &str, dialect: Dialect) -> Option<Regex> {
     Regex::new(&translate(pattern, dialect)?).ok()
 }
 
+/// Whether a text of [`Dialect::Shell`] may match another name than its own.
+pub fn is_pattern(text: &str) -> bool {
+    text.contains(['*', '?', '[', '\\'])
+}
+
 fn translate(pattern: &str, dialect: Dialect) -> Option<String> {
     let docker = dialect == Dialect::Docker;
     let mut regex = String::from("^(?s:");

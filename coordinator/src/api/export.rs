@@ -83,7 +83,8 @@ impl From<ExportedFormat> for ExportFormat {
 /// are not written yet or because they are no longer in the plan; `x-rollout-keys-left-out` is `true`
 /// if there are more reward keys than columns. For formats with trajectories,
 /// `x-rollout-without-trajectory` counts trials that have none, and `x-rollout-below-reward` those
-/// that are left out for their reward.
+/// that are left out for their reward. `x-rollout-paths-left-out` counts files and directories that
+/// are left out because their paths are too deep or too long for an archive.
 #[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/runs/{id}/export",
@@ -133,6 +134,7 @@ pub(super) async fn export(
         ("x-rollout-keys-left-out", summary.keys_left_out.to_string()),
         ("x-rollout-without-trajectory", summary.without_trajectory.to_string()),
         ("x-rollout-below-reward", summary.below_reward.to_string()),
+        ("x-rollout-paths-left-out", summary.paths_left_out.to_string()),
         // Text of agents is in it: a browser must not guess that it is a page.
         (header::X_CONTENT_TYPE_OPTIONS.as_str(), "nosniff".to_owned()),
     ];

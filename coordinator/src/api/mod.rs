@@ -49,7 +49,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_worker::shared_limit::{LimitShares, SharedLimit};
 use rollout_worker::supervise::{self, Task};
 use serde::Serialize;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 #[cfg(feature = "openapi")]
 pub use self::openapi::openapi;
@@ -63,6 +63,10 @@ use crate::daemon::Daemon;
 
 /// Large answers that are encoded at the same time. A user has one of them.
 const CONCURRENT_ENCODINGS: u64 = 2;
+
+/// Connections that wait to be accepted. With the 128 of the standard library, a burst of one client
+/// makes the connections of others wait for seconds.
+const LISTEN_BACKLOG: u32 = 1024;
 
 /// How the API is served.
 #[derive(Debug)]
@@ -123,15 +127,15 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// Serves a daemon.
+    /// Serves a daemon. To be called in a runtime.
     ///
     /// # Errors
     /// [`ApiError`].
-    pub async fn start(options: ApiOptions, daemon: Arc<Daemon>) -> Result<Self, ApiError> {
+    pub fn start(options: ApiOptions, daemon: Arc<Daemon>) -> Result<Self, ApiError> {
         let ApiOptions { address, tokens, tls, max_body_bytes, max_dataset_bytes, .. } = options;
         let max_connections = options.max_connections;
         let failed = |source| ApiError::Listen { address, source };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let listener = listen(address).map_err(failed)?;
         let local = listener.local_addr().map_err(failed)?;
         let metrics = ApiMetrics::new();
         // Streams leave room for other requests.
@@ -216,5 +220,38 @@ fn json(document: &impl Serialize) -> Response {
             let message = "cannot encode the answer";
             ApiProblem::new(status, "internal", ExitCode::Failure, message).into_response()
         }
+    }
+}
+
+/// Listens on an address, as [`TcpListener::bind`] does, with a longer queue.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(LISTEN_BACKLOG)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn burst_of_connections_does_not_wait_to_be_accepted() {
+        let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).expect("listening");
+        let address = listener.local_addr().expect("an address");
+        // The host may have a shorter queue.
+        let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").expect("a number");
+        let most: usize = most.trim().parse().expect("a number");
+        let connecting = async {
+            let mut connections = Vec::new();
+            for _ in 0..most.min(300) {
+                connections.push(TcpStream::connect(address).await.expect("connected"));
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), connecting).await.expect("in the queue");
     }
 }

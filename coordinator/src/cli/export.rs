@@ -189,6 +189,12 @@ fn print_summary(
             exported.below_reward
         ));
     }
+    if exported.paths_left_out > 0 {
+        printer.warning(&format!(
+            "{} files or directories are left out: their paths are too deep or too long for an archive",
+            exported.paths_left_out
+        ));
+    }
     if exported.keys_left_out {
         printer.warning("some reward keys are left out: there are more keys than columns");
     }

@@ -167,7 +167,8 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "KIND", help_heading = "Rules for documents", value_parser = provider)]
     allow_provider: Vec<ProviderKind>,
 
-    /// Let documents have settings of providers (`environment.provider_config`)
+    /// Let documents have settings of providers (`environment.provider_config`), and environments
+    /// that are kept (`environment.preserve_env`)
     #[arg(long, help_heading = "Rules for documents")]
     allow_provider_settings: bool,
 
@@ -247,7 +248,7 @@ impl ServerSetup {
         };
         let (stops, _listening) = signals::listen()
             .map_err(|error| CliError::failure("cannot listen for signals", &error))?;
-        let server = ApiServer::start(options, std::sync::Arc::clone(&daemon)).await?;
+        let server = ApiServer::start(options, std::sync::Arc::clone(&daemon))?;
         let url = format!("{scheme}://{}", server.address());
         let announcement = supervise::blocking(move || users.announcement(&url)).await?;
         printer.data(&announcement)?;

@@ -248,11 +248,19 @@ impl Diagnostics {
     }
 }
 
+/// Longest word that is compared with known ones, bytes: the time grows with its length, and a longer
+/// one is no typo.
+const TYPO_BYTES: usize = 100;
+
 /// The known word nearest to `word`, if close enough for a typo.
 pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if word.len() > TYPO_BYTES {
+        return None;
+    }
+    let word = word.to_lowercase();
     known
         .into_iter()
-        .map(|candidate| (strsim::jaro_winkler(&word.to_lowercase(), candidate), candidate))
+        .map(|candidate| (strsim::jaro_winkler(&word, candidate), candidate))
         .filter(|(similarity, _)| *similarity > 0.8)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, candidate)| candidate)
@@ -293,5 +301,12 @@ mod tests {
         assert_eq!(nearest("n_atempts", known), Some("n_attempts"));
         assert_eq!(nearest("N_Attempts", known), Some("n_attempts"));
         assert_eq!(nearest("zzz", known), None);
+    }
+
+    #[test]
+    fn long_word_is_not_compared_with_known_ones() {
+        let (fits, long) = ("a".repeat(TYPO_BYTES), "a".repeat(TYPO_BYTES + 1));
+        assert_eq!(nearest(&fits, [fits.as_str()]), Some(fits.as_str()));
+        assert_eq!(nearest(&long, [long.as_str()]), None);
     }
 }

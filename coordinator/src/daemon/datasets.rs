@@ -39,6 +39,17 @@ pub struct AllowedUploads {
     pub names: Option<BTreeSet<String>>,
 }
 
+/// Part of an uploaded dataset that a key of a document may name.
+#[derive(Debug, Clone, Copy)]
+enum UploadPart {
+    /// The whole, or a directory at its root: a dataset, or a single task.
+    Tasks,
+    /// A directory.
+    Directory,
+    /// A file.
+    File,
+}
+
 /// A document of a submission.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SubmittedDocument {
@@ -177,27 +188,20 @@ impl Daemon {
         document: &mut Value,
     ) -> Result<BTreeSet<String>, DaemonError> {
         let mut uploads = BTreeSet::new();
-        for list in ["datasets", "tasks"] {
-            let entries = document.get_mut(list).and_then(Value::as_array_mut);
-            for entry in entries.into_iter().flatten() {
-                if let Some(path) = entry.get_mut("path").filter(|path| is_uploaded(path)) {
-                    let text = path.as_str().unwrap_or_default().to_owned();
-                    let found = self.uploaded(user, &text).ok_or(DaemonError::NoDataset)?;
-                    if !found.is_dir() {
-                        return Err(DaemonError::NoDataset);
-                    }
-                    let upload = upload_of(&found, &self.dir.uploads());
-                    let name = upload.as_deref().and_then(Path::file_name).and_then(OsStr::to_str);
-                    uploads.extend(name.map(str::to_owned));
-                    *path = Value::String(found.display().to_string());
-                }
-            }
+        for (path, part) in uploaded_paths(document) {
+            let text = path.as_str().unwrap_or_default();
+            let found = self.uploaded(user, text, part).ok_or(DaemonError::NoDataset)?;
+            let upload = upload_of(&found, &self.dir.uploads());
+            let name = upload.as_deref().and_then(Path::file_name).and_then(OsStr::to_str);
+            uploads.extend(name.map(str::to_owned));
+            *path = Value::String(found.display().to_string());
         }
         Ok(uploads)
     }
 
-    /// The directory of `dataset:DIGEST` or `dataset:DIGEST/NAME`, if the user may use it.
-    fn uploaded(&self, user: &Principal, text: &str) -> Option<PathBuf> {
+    /// The path of `dataset:DIGEST` or `dataset:DIGEST/NAME`, if the user may use it and such a part is
+    /// there.
+    fn uploaded(&self, user: &Principal, text: &str, part: UploadPart) -> Option<PathBuf> {
         let rest = text.strip_prefix(UPLOADED)?;
         let (hex, name) =
             rest.split_once('/').map_or((rest, None), |(hex, name)| (hex, Some(name)));
@@ -207,19 +211,48 @@ impl Daemon {
         if !is_allowed {
             return None;
         }
-        match name {
-            None => Some(directory),
-            // The directory of a dataset, or of a single task.
+        let is_name = |name: &str| name::check_component(name, TASK_NAME_BYTES).is_ok();
+        let found = match name {
+            None => directory,
             Some(name) => {
-                let is_name = name::check_component(name, TASK_NAME_BYTES).is_ok();
-                is_name.then(|| directory.join(name))
+                let is_inside = match part {
+                    UploadPart::Tasks => is_name(name),
+                    UploadPart::Directory | UploadPart::File => name.split('/').all(is_name),
+                };
+                is_inside.then(|| directory.join(name))?
             }
-        }
+        };
+        let is_there = match part {
+            UploadPart::Tasks | UploadPart::Directory => found.is_dir(),
+            UploadPart::File => found.is_file(),
+        };
+        is_there.then_some(found)
     }
 
     fn dataset_path(&self, hex: &str) -> PathBuf {
         self.dir.uploads().join(hex)
     }
+}
+
+/// The texts in a document that begin as a name of an uploaded dataset, with the part that each may name.
+fn uploaded_paths(document: &mut Value) -> Vec<(&mut Value, UploadPart)> {
+    let mut found = Vec::new();
+    for (key, value) in document.as_object_mut().into_iter().flatten() {
+        match (key.as_str(), value) {
+            ("datasets" | "tasks", Value::Array(entries)) => {
+                let paths = entries.iter_mut().filter_map(|entry| entry.get_mut("path"));
+                found.extend(paths.map(|path| (path, UploadPart::Tasks)));
+            }
+            // Of a search.
+            ("context_ideas_dirs", Value::Array(paths)) => {
+                found.extend(paths.iter_mut().map(|path| (path, UploadPart::Directory)));
+            }
+            ("root_baseline_csv", path) => found.push((path, UploadPart::File)),
+            _ => {}
+        }
+    }
+    found.retain(|(path, _)| is_uploaded(path));
+    found
 }
 
 /// Gives an unpacked dataset its name after its files are on disk: the name means that it is whole.

@@ -1,11 +1,14 @@
 //! Results of a run in the formats of other tools.
 
+use std::cell::Cell;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
+use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, ArchivePath, FilterDecision};
 use rollout_worker::shared_limit::{LimitReached, SharedPlace};
 use rollout_worker::supervise::{self, TaskPanic};
 use tempfile::TempDir;
@@ -134,7 +137,7 @@ async fn export(
         Ok(Ok(room)) => room,
         ended => return Err(outgrown(&ended)),
     };
-    let summary = summary.map_err(ExportFault::Export)?;
+    let mut summary = summary.map_err(ExportFault::Export)?;
     disk.grow(&mut room, bytes_in(directory.path())).map_err(no_disk)?;
     let path = match is_archive {
         false => content,
@@ -143,14 +146,37 @@ async fn export(
             // The archive is about as large as the files, which stay until it is sent.
             let bytes = room.amount().saturating_mul(2);
             disk.grow(&mut room, bytes).map_err(no_disk)?;
-            let all = |_: &Path, _: bool| FilterDecision::Include;
-            let packed = archive::pack(&content, &path, NO_LIMITS, &all);
-            packed.map_err(|error| failed(std::io::Error::other(error)))?;
+            summary.paths_left_out = pack(&content, &path).map_err(|error| match error {
+                ArchiveError::Io { .. } => failed(io::Error::other(error)),
+                error => not_packable(&error),
+            })?;
             path
         }
     };
     let size_bytes = path.metadata().map_err(failed)?.len();
     Ok(HostedExport { summary, path, size_bytes, is_archive, _directory: directory, _room: room })
+}
+
+/// Packs a directory without the paths that no archive may have: what an agent left may be deeper
+/// here than in its own archive. Gives their number.
+fn pack(content: &Path, to: &Path) -> Result<u64, ArchiveError> {
+    let left_out = Cell::new(0);
+    let fitting = |path: &Path, _: bool| match ArchivePath::clean(path.as_os_str().as_bytes()) {
+        Ok(_) => FilterDecision::Include,
+        Err(_) => {
+            left_out.set(left_out.get() + 1);
+            FilterDecision::Exclude
+        }
+    };
+    archive::pack(content, to, NO_LIMITS, &fitting)?;
+    Ok(left_out.get())
+}
+
+/// The fault of an export whose content is no archive. Its disk has no fault.
+fn not_packable(error: &ArchiveError) -> ExportFault {
+    tracing::warn!("cannot make the archive of an export: {error}");
+    let reason = "one of its files cannot be in an archive";
+    ExportFault::Daemon(DaemonError::Conflict { action: "export", reason })
 }
 
 fn no_disk(reached: LimitReached) -> ExportFault {
@@ -199,5 +225,36 @@ async fn measure(
             }
         }
         pause = MEASURE_INTERVAL.max(began.elapsed() * PAUSE_PER_MEASUREMENT);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_protocol::limits::{ARCHIVE_DEPTH, ARCHIVE_PATH_BYTES};
+    use rollout_worker::archive::extract_trusted;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn paths_that_no_archive_may_have_are_left_out_of_an_export() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let content = directory.path().join("content");
+        let long = vec!["a".repeat(200); ARCHIVE_PATH_BYTES / 200 + 1].join("/");
+        let deep = "d/".repeat(ARCHIVE_DEPTH);
+        for path in [long.as_str(), deep.as_str()] {
+            std::fs::create_dir_all(content.join(path)).expect("made");
+        }
+        let deepest = content.join(&deep);
+        std::fs::write(deepest.join("file"), "x").expect("written");
+        std::fs::write(content.join("result.json"), "{}").expect("written");
+        let archive = directory.path().join("content.tar");
+        assert_eq!(pack(&content, &archive).expect("packed"), 2);
+        let unpacked = directory.path().join("unpacked");
+        let file = tokio::fs::File::open(&archive).await.expect("an archive");
+        let limits = ArchiveLimits { entries: 1000, bytes: 1024 * 1024 };
+        extract_trusted(file, &unpacked, limits).await.expect("unpacked");
+        assert!(unpacked.join("result.json").is_file());
+        assert!(unpacked.join(&deep).is_dir());
+        assert!(!unpacked.join(&deep).join("file").exists());
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
-use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
+use rollout_protocol::spec::environment::{PreservePolicy, ProviderKind, ProviderSpec};
 use rollout_worker::egress::first_internal_host;
 use rollout_worker::environment::descriptor;
 use rollout_worker::environment::image_access::ImageAccess;
@@ -30,7 +30,7 @@ pub struct DocumentPolicy {
     pub model_servers: Vec<String>,
     /// Providers that need permission and have it.
     pub providers: BTreeSet<ProviderKind>,
-    /// Whether documents may have settings of providers.
+    /// Whether documents may have settings of providers, and environments that are kept.
     pub provider_settings: bool,
     /// Pools of workers that documents may name beside the default one.
     pub pools: BTreeSet<String>,
@@ -53,6 +53,7 @@ impl DocumentPolicy {
     pub fn violations(&self, job: &Job, variables: &AllowedVariables) -> Vec<String> {
         let mut found = Vec::new();
         found.extend(self.environment(&job.settings.environment.provider));
+        found.extend(self.kept_environments(job.settings.environment.preserve_env));
         let servers = job.settings.gateway.iter().flat_map(|gateway| &gateway.upstreams);
         found.extend(servers.filter_map(|server| self.model_server(&server.url)));
         found.extend(self.hosts(job));
@@ -133,20 +134,32 @@ impl DocumentPolicy {
             let refused = self.network.refusal(url);
             return refused.map(|why| format!("repository {}: {why}", without_secrets(url)));
         }
-        let path = url.strip_prefix("file://").unwrap_or(url);
+        let path = Path::new(url.strip_prefix("file://").unwrap_or(url));
         // Git would read what the configuration of an uploaded repository names.
-        self.operators_path(Path::new(path)).map(|_| {
-            format!(
+        if self.operators_path(path).is_some() {
+            return Some(format!(
                 "repository {url}: it is on the server, and the operator does not allow it \
                  (`--allow-path`)"
-            )
-        })
+            ));
+        }
+        // Git reads a file as a bundle, to its end.
+        (!path.is_dir()).then(|| format!("repository {url}: it is on the server, and no directory"))
     }
 
     pub(super) fn model_server(&self, url: &str) -> Option<String> {
         let is_listed = self.model_servers.iter().any(|prefix| is_below_url(url, prefix));
         (!is_listed).then(|| {
             format!("model server {url}: the operator does not allow it (`--allow-model-server`)")
+        })
+    }
+
+    /// The violation of environments that are kept after their trials: nothing removes them from a
+    /// worker's engine or disk, and they are the disk of no user.
+    fn kept_environments(&self, kept: PreservePolicy) -> Option<String> {
+        (kept != PreservePolicy::Never && !self.provider_settings).then(|| {
+            "environment.preserve_env: the operator does not allow environments that are kept \
+             (`--allow-provider-settings`)"
+                .to_owned()
         })
     }
 
@@ -364,6 +377,24 @@ mod tests {
     }
 
     #[test]
+    fn repository_of_the_server_that_is_a_file_is_refused() {
+        let root = tempfile::tempdir().expect("a directory");
+        let root = root.path().canonicalize().expect("a path");
+        let (directory, file) = (root.join("repository"), root.join("bundle"));
+        std::fs::create_dir(&directory).expect("made");
+        std::fs::write(&file, "# v2 git bundle\n").expect("written");
+        let policy = DocumentPolicy { paths: vec![root], ..DocumentPolicy::default() };
+        for scheme in ["", "file://"] {
+            let of = |path: &Path| policy.repository(&format!("{scheme}{}", path.display()));
+            assert_eq!(of(&directory), None, "{scheme}");
+            let refused = of(&file).expect("a file");
+            assert!(refused.ends_with("no directory"), "{refused}");
+            let unlisted = DocumentPolicy::default().repository(&file.display().to_string());
+            assert!(unlisted.expect("not listed").contains("does not allow it"), "{scheme}");
+        }
+    }
+
+    #[test]
     fn directory_has_the_bounds_of_its_upload_or_listed_directory() {
         let root = tempfile::tempdir().expect("a directory");
         let root = root.path().canonicalize().expect("a path");
@@ -447,6 +478,29 @@ mod tests {
         // A mask would tell whether a text is the value.
         let declared = with("secrets: [HIDDEN]\ndatasets: [{repo: 'https://h/r'}]");
         assert!(violations(&DocumentPolicy::default(), &declared, &[]).contains("${HIDDEN}"));
+    }
+
+    #[test]
+    fn environments_that_are_kept_need_permission() {
+        let allowed = DocumentPolicy { provider_settings: true, ..DocumentPolicy::default() };
+        for (key, is_refused) in [
+            ("preserve_env: always", true),
+            ("preserve_env: on_failure", true),
+            ("preserveEnv: true", true),
+            ("preserve_env: never", false),
+            ("preserveEnv: false", false),
+        ] {
+            let text =
+                with(&format!("datasets: [{{repo: 'https://h/r'}}]\nenvironment: {{{key}}}"));
+            let found = violations(&DocumentPolicy::default(), &text, &[]);
+            assert_eq!(
+                found.starts_with("environment.preserve_env: "),
+                is_refused,
+                "{key}: {found}"
+            );
+            assert_eq!(found.is_empty(), !is_refused, "{key}: {found}");
+            assert_eq!(violations(&allowed, &text, &[]), "", "{key}");
+        }
     }
 
     #[test]

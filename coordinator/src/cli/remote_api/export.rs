@@ -89,6 +89,7 @@ fn summary(headers: &HeaderMap) -> ExportSummary {
         keys_left_out: text("x-rollout-keys-left-out") == Some("true"),
         without_trajectory: count("x-rollout-without-trajectory"),
         below_reward: count("x-rollout-below-reward"),
+        paths_left_out: count("x-rollout-paths-left-out"),
     }
 }
 

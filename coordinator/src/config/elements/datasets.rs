@@ -7,7 +7,7 @@ use rollout_protocol::spec::task::TaskFormat;
 use super::super::diagnostics::ErrorKind;
 use super::super::location::SourceLocation;
 use super::super::reader::{Field, Fields};
-use super::names;
+use super::{names, task_patterns};
 
 keys! {
     /// The keys of a dataset.
@@ -198,8 +198,8 @@ fn dataset(item: &Field<'_>) -> Option<DatasetRef> {
     let pattern_locations =
         PatternLocations { names: names.location(), exclude: exclude.location() };
     let selection = TaskSelection {
-        names: patterns(&names),
-        exclude: patterns(&exclude),
+        names: task_patterns::read(&names),
+        exclude: task_patterns::read(&exclude),
         max_tasks: fields
             .take(DatasetKeys::n_tasks)
             .integer(&(1..=MAX_TASKS))
@@ -393,10 +393,6 @@ fn commit_id(field: &Field<'_>) -> Option<String> {
 
 fn format(field: &Field<'_>) -> Option<TaskFormat> {
     field.keyword(FORMATS).flatten()
-}
-
-fn patterns(field: &Field<'_>) -> Vec<String> {
-    field.items().unwrap_or_default().iter().filter_map(Field::non_empty_string).collect()
 }
 
 #[cfg(test)]

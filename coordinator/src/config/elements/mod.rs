@@ -22,6 +22,7 @@ pub(super) mod resources;
 pub(super) mod retry;
 mod session;
 pub(super) mod step_agent;
+mod task_patterns;
 pub(super) mod timeouts;
 pub(crate) mod units;
 pub(super) mod variables;

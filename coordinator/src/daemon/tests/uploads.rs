@@ -1,5 +1,6 @@
 //! Uploads whose request goes before they are stored.
 
+use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
 use std::io::Write as _;
 use std::pin::pin;
@@ -8,11 +9,12 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use rollout_protocol::digest::Digest;
+use serde_json::json;
 use tempfile::NamedTempFile;
 
 use super::{daemon, user};
 use crate::daemon::datasets::CONCURRENT_STORINGS;
-use crate::daemon::{Daemon, Role};
+use crate::daemon::{Daemon, DaemonError, Role};
 
 /// Polls work this often, and drops it then.
 async fn cut<T>(work: impl Future<Output = T>, polls: usize) -> Option<T> {
@@ -109,6 +111,43 @@ async fn upload_whose_request_goes_before_its_turn_leaves_nothing() {
     assert_eq!(daemon.storings.counts().held, 0);
     let left = std::fs::read_dir(daemon.dir.uploads()).expect("listed");
     assert_eq!(left.count(), 0);
+}
+
+#[tokio::test]
+async fn paths_of_a_search_may_be_in_an_upload_of_its_user() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = daemon(directory.path(), 1);
+    let [ada, bob] = ["ada", "bob"].map(|name| user(name, Role::Submit));
+    let (digest, file) = archive(&daemon);
+    let room = daemon.dataset_room(&ada, 100_000).await.expect("room");
+    daemon.store_dataset(digest, file, room).await.expect("stored");
+    let hex = digest.hex();
+    let named = json!({
+        "root_baseline_csv": format!("dataset:{hex}/set/3"),
+        "context_ideas_dirs": [format!("dataset:{hex}/set"), format!("dataset:{hex}"), "/srv/ideas"],
+    });
+    let mut document = named.clone();
+    let uploads = daemon.resolve_datasets(&ada, &mut document).expect("the user's own");
+    assert_eq!(uploads, BTreeSet::from([hex.clone()]));
+    let upload = daemon.dir.uploads().join(&hex);
+    let expected = json!({
+        "root_baseline_csv": upload.join("set/3"),
+        "context_ideas_dirs": [upload.join("set"), upload, "/srv/ideas"],
+    });
+    assert_eq!(document, expected);
+    let mut of_another = named;
+    let refused = daemon.resolve_datasets(&bob, &mut of_another);
+    assert!(matches!(refused, Err(DaemonError::NoDataset)), "{refused:?}");
+    for (key, value) in [
+        ("root_baseline_csv", json!(format!("dataset:{hex}/set"))),
+        ("root_baseline_csv", json!(format!("dataset:{hex}/set/99"))),
+        ("root_baseline_csv", json!(format!("dataset:{hex}/set/../set/3"))),
+        ("context_ideas_dirs", json!([format!("dataset:{hex}/set/3")])),
+        ("datasets", json!([{"path": format!("dataset:{hex}/set/3")}])),
+    ] {
+        let refused = daemon.resolve_datasets(&ada, &mut json!({ key: value }));
+        assert!(matches!(refused, Err(DaemonError::NoDataset)), "{key}: {refused:?}");
+    }
 }
 
 #[tokio::test]

@@ -122,6 +122,9 @@ pub struct ExportSummary {
     pub without_trajectory: u64,
     /// Trials that are left out because they have no reward, or too small a one.
     pub below_reward: u64,
+    /// Files and directories that are left out of an archive, because their paths are too deep or too
+    /// long for one. A directory counts once.
+    pub paths_left_out: u64,
 }
 
 /// Why a run could not be exported.
@@ -226,6 +229,7 @@ pub async fn export(
         keys_left_out: request.format == ExportFormat::Csv && source.keys_left_out(),
         without_trajectory: left_out.without_trajectory,
         below_reward: left_out.below_reward,
+        paths_left_out: 0,
     })
 }
 
@@ -248,6 +252,7 @@ pub fn export_tables(
         keys_left_out: false,
         without_trajectory: 0,
         below_reward: 0,
+        paths_left_out: 0,
     })
 }
 

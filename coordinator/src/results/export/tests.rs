@@ -192,6 +192,7 @@ async fn export_rows_match_golden_files() {
             keys_left_out: false,
             without_trajectory: 0,
             below_reward: 0,
+            paths_left_out: 0,
         };
         assert_eq!(exported, expected);
         let mut text = fs::read_to_string(out).expect("written");

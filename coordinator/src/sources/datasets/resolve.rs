@@ -321,7 +321,9 @@ impl DatasetResolver<'_> {
         let named = registry_names::named(entry.tasks, base.as_deref().unwrap_or(Path::new("/")));
         let has_tasks = !named.is_empty();
         let selected = if has_tasks {
-            select_tasks((self.job, reference, &source.name), named, self.problems)
+            let fetch = self.fetch;
+            let place = (self.job, reference, source.name.as_str());
+            select_tasks(place, named, &|| fetch.is_cancelled(), self.problems)
         } else {
             named
         };
@@ -509,7 +511,9 @@ impl DatasetResolver<'_> {
                 task,
             });
             let place = (self.job, reference, source.name.as_str());
-            let selected = select_tasks(place, named.collect(), self.problems);
+            let fetch = self.fetch;
+            let has_ended = || fetch.is_cancelled();
+            let selected = select_tasks(place, named.collect(), &has_ended, self.problems);
             source.tasks = selected.into_iter().map(|named| named.task).collect();
         }
         (!source.tasks.is_empty()).then_some(source)

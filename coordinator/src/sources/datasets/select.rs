@@ -1,12 +1,20 @@
 //! Selection of a dataset's tasks. It needs only their names: tasks that are not selected are not
 //! fetched.
 
+use std::collections::HashSet;
+
 use regex::Regex;
 use rollout_worker::glob::{self, Dialect};
 
 use crate::config::{
     ConfigError, ConfigWarning, DatasetRef, Diagnostics, ErrorKind, Job, TaskSelection, nearest,
 };
+
+/// Patterns without a match that a similar name is looked for: each is compared with all names.
+const MAX_HINTS: usize = 5;
+
+/// Patterns that the message about a dataset without a selected task shows.
+const MAX_PATTERNS_SHOWN: usize = 10;
 
 /// A task that may be selected.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,17 +28,25 @@ pub(super) struct NamedTask<T> {
 }
 
 /// Keeps the tasks of the dataset `name` that the job selects. Patterns without a match are
-/// warnings; a dataset without a selected task is an error.
+/// warnings; a dataset without a selected task is an error. None are kept, without an error, once
+/// `has_ended` is true: the reading of tasks ends then.
 pub(super) fn select_tasks<T>(
     (job, reference, name): (&Job, &DatasetRef, &str),
     tasks: Vec<NamedTask<T>>,
+    has_ended: &dyn Fn() -> bool,
     problems: &mut Diagnostics,
 ) -> Vec<NamedTask<T>> {
     let DatasetRef { selection, location, pattern_locations, .. } = reference;
     let names: Vec<String> = tasks.iter().map(|task| task.name.clone()).collect();
-    let (chosen, unmatched) = select(selection, tasks);
-    for pattern in &unmatched {
-        let near = nearest(pattern, names.iter().map(String::as_str));
+    let (chosen, unmatched) = select(selection, tasks, has_ended);
+    if has_ended() {
+        return Vec::new();
+    }
+    let near: Vec<Option<&str>> = (unmatched.iter().take(MAX_HINTS))
+        .map(|pattern| nearest(pattern, names.iter().map(String::as_str)))
+        .collect();
+    for (at, pattern) in unmatched.iter().enumerate() {
+        let near = near.get(at).copied().flatten();
         let near = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
         problems.warning(ConfigWarning {
             file: job.file.clone(),
@@ -40,14 +56,13 @@ pub(super) fn select_tasks<T>(
         });
     }
     if chosen.is_empty() {
-        let near = unmatched.iter().find_map(|p| nearest(p, names.iter().map(String::as_str)));
-        let patterns_unmatched = selection.names.iter().all(|p| unmatched.contains(&p.as_str()));
+        let unmatched: HashSet<&str> = unmatched.into_iter().collect();
+        let patterns_unmatched = selection.names.iter().all(|p| unmatched.contains(p.as_str()));
         let (location, message) = if patterns_unmatched && !selection.names.is_empty() {
-            let patterns: Vec<String> = selection.names.iter().map(|p| format!("`{p}`")).collect();
             let s = if names.len() == 1 { "" } else { "s" };
             let message = format!(
                 "no task of `{name}` matches {} (it has {} task{s})",
-                patterns.join(" or "),
+                some_of(&selection.names),
                 names.len()
             );
             (&pattern_locations.names, message)
@@ -56,49 +71,103 @@ pub(super) fn select_tasks<T>(
             (&pattern_locations.exclude, message)
         };
         let error = location.failure(&job.file, ErrorKind::NoTasks, message);
-        let hint = near.map(|near| format!("did you mean `{near}`?"));
+        let hint = near.into_iter().flatten().next();
+        let hint = hint.map(|near| format!("did you mean `{near}`?"));
         problems.error(ConfigError { hint, ..error });
     }
     chosen
 }
 
-/// The selected tasks, by name, and the patterns that matched no task.
-fn select<T>(
-    selection: &TaskSelection,
-    mut tasks: Vec<NamedTask<T>>,
-) -> (Vec<NamedTask<T>>, Vec<&str>) {
-    let (names, exclude) = (compile(&selection.names), compile(&selection.exclude));
-    let any = |patterns: &[NamePattern], task: &NamedTask<T>| {
-        patterns.iter().any(|pattern| pattern.selects(task))
-    };
-    let unmatched: Vec<&str> = names
-        .iter()
-        .chain(&exclude)
-        .filter(|pattern| !tasks.iter().any(|task| pattern.selects(task)))
-        .map(|pattern| pattern.text)
-        .collect();
-    tasks.retain(|task| (names.is_empty() || any(&names, task)) && !any(&exclude, task));
-    tasks.sort_by(|a, b| a.name.cmp(&b.name));
-    tasks.truncate(selection.max_tasks.unwrap_or(usize::MAX));
-    (tasks, unmatched)
+/// The first patterns of a list, and the number of the others.
+fn some_of(patterns: &[String]) -> String {
+    let mut shown: Vec<String> =
+        patterns.iter().take(MAX_PATTERNS_SHOWN).map(|pattern| format!("`{pattern}`")).collect();
+    if patterns.len() > MAX_PATTERNS_SHOWN {
+        shown.push(format!("{} more", patterns.len() - MAX_PATTERNS_SHOWN));
+    }
+    shown.join(" or ")
 }
 
-struct NamePattern<'a> {
-    text: &'a str,
-    /// `None` if the pattern is too large: it matches no name.
-    regex: Option<Regex>,
+/// The selected tasks, by name, and the patterns that matched no task. Both say little if the
+/// reading of tasks ends meanwhile.
+fn select<'a, T>(
+    selection: &'a TaskSelection,
+    tasks: Vec<NamedTask<T>>,
+    has_ended: &dyn Fn() -> bool,
+) -> (Vec<NamedTask<T>>, Vec<&'a str>) {
+    let mut names = NamePatterns::new(&selection.names);
+    let mut exclude = NamePatterns::new(&selection.exclude);
+    let mut chosen = Vec::new();
+    for task in tasks {
+        if has_ended() {
+            break;
+        }
+        let is_selected = names.select(&task, has_ended) || selection.names.is_empty();
+        // Also for a task that is not selected: it tells which patterns match a task.
+        let is_excluded = exclude.select(&task, has_ended);
+        if is_selected && !is_excluded {
+            chosen.push(task);
+        }
+    }
+    chosen.sort_by(|a, b| a.name.cmp(&b.name));
+    chosen.truncate(selection.max_tasks.unwrap_or(usize::MAX));
+    let unmatched = names.unmatched().chain(exclude.unmatched()).collect();
+    (chosen, unmatched)
 }
 
-impl NamePattern<'_> {
-    /// Whether it matches a name of a task: that in the results, or that with an organization, with or
-    /// without it. Several tasks may have the last one in common.
-    fn selects<T>(&self, task: &NamedTask<T>) -> bool {
-        let of_organization = |full: &String| self.matches(full) || self.matches(last_part(full));
-        self.matches(&task.name) || task.full_name.as_ref().is_some_and(of_organization)
+/// The patterns of a list.
+struct NamePatterns<'a> {
+    texts: &'a [String],
+    /// Those without special characters: names.
+    plain: HashSet<&'a str>,
+    /// The others. A pattern that is too large is not here: it matches no name.
+    globs: Vec<(&'a str, Regex)>,
+    /// Those that matched a task.
+    matched: HashSet<&'a str>,
+}
+
+impl<'a> NamePatterns<'a> {
+    fn new(texts: &'a [String]) -> Self {
+        let (globs, plain): (Vec<&str>, Vec<&str>) =
+            texts.iter().map(String::as_str).partition(|text| glob::is_pattern(text));
+        let compile = |text: &'a str| Some((text, glob::compile(text, Dialect::Shell)?));
+        Self {
+            texts,
+            plain: plain.into_iter().collect(),
+            globs: globs.into_iter().filter_map(compile).collect(),
+            matched: HashSet::new(),
+        }
     }
 
-    fn matches(&self, name: &str) -> bool {
-        self.regex.as_ref().is_some_and(|regex| regex.is_match(name))
+    /// Whether one of them matches a name of a task: that in the results, or that with an
+    /// organization, with or without it. Several tasks may have the last one in common.
+    fn select<T>(&mut self, task: &NamedTask<T>, has_ended: &dyn Fn() -> bool) -> bool {
+        let full = task.full_name.as_deref();
+        let names = [Some(task.name.as_str()), full, full.map(last_part)];
+        let names = || names.into_iter().flatten();
+        let plain = names().filter_map(|name| self.plain.get(name).copied());
+        let plain: Vec<&str> = plain.collect();
+        let mut is_selected = !plain.is_empty();
+        self.matched.extend(plain);
+        for &(text, ref regex) in &self.globs {
+            if has_ended() {
+                break;
+            }
+            // Another match of a pattern tells nothing about a task that is selected.
+            if is_selected && self.matched.contains(text) {
+                continue;
+            }
+            if names().any(|name| regex.is_match(name)) {
+                is_selected = true;
+                self.matched.insert(text);
+            }
+        }
+        is_selected
+    }
+
+    /// Those that matched no task yet, in the order of the list.
+    fn unmatched(&self) -> impl Iterator<Item = &'a str> + '_ {
+        self.texts.iter().map(String::as_str).filter(move |text| !self.matched.contains(text))
     }
 }
 
@@ -107,13 +176,10 @@ pub(super) fn last_part(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or(name)
 }
 
-fn compile(patterns: &[String]) -> Vec<NamePattern<'_>> {
-    let compile = |text: &str| glob::compile(text, Dialect::Shell);
-    patterns.iter().map(|text| NamePattern { text, regex: compile(text) }).collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     fn named(name: &str, full_name: Option<&str>) -> NamedTask<()> {
@@ -128,7 +194,7 @@ mod tests {
             max_tasks: Some(2),
         };
         let tasks = ["c", "ad", "ab", "aa", "b"].map(|name| named(name, None)).to_vec();
-        let (chosen, unmatched) = select(&selection, tasks);
+        let (chosen, unmatched) = select(&selection, tasks, &|| false);
         let chosen: Vec<&str> = chosen.iter().map(|task| task.name.as_str()).collect();
         assert_eq!((chosen, unmatched), (vec!["aa", "ad"], vec!["zz", "q?"]));
     }
@@ -139,7 +205,7 @@ mod tests {
             let selection =
                 TaskSelection { names: vec![pattern.to_owned()], ..TaskSelection::default() };
             let tasks = vec![named("alpha", Some("org/alpha")), named("beta", None)];
-            assert_eq!(select(&selection, tasks).0.len(), chosen, "{pattern}");
+            assert_eq!(select(&selection, tasks, &|| false).0.len(), chosen, "{pattern}");
         }
     }
 
@@ -161,12 +227,36 @@ mod tests {
         ] {
             let names = vec![pattern.to_owned()];
             let selection = TaskSelection { names: names.clone(), ..TaskSelection::default() };
-            let (chosen, unmatched) = select(&selection, tasks());
+            let (chosen, unmatched) = select(&selection, tasks(), &|| false);
             let chosen: Vec<&str> = chosen.iter().map(|task| task.name.as_str()).collect();
             assert_eq!((chosen.as_slice(), unmatched), (expected, vec![]), "{pattern}");
             let selection = TaskSelection { exclude: names, ..TaskSelection::default() };
-            let left = select(&selection, tasks()).0.len();
+            let left = select(&selection, tasks(), &|| false).0.len();
             assert_eq!(left, 3 - expected.len(), "{pattern}");
         }
+    }
+
+    #[test]
+    fn selection_ends_when_the_reading_of_tasks_does() {
+        let selection = TaskSelection {
+            names: (0..1000).map(|at| format!("{at}*")).collect(),
+            ..TaskSelection::default()
+        };
+        let tasks: Vec<_> = (0..1000).map(|at| named(&format!("a{at}"), None)).collect();
+        let looks = Cell::new(0);
+        let has_ended = || {
+            looks.set(looks.get() + 1);
+            looks.get() > 100
+        };
+        let (chosen, _) = select(&selection, tasks, &has_ended);
+        assert!(chosen.is_empty());
+        assert!(looks.get() < 110, "{} looks", looks.get());
+    }
+
+    #[test]
+    fn message_shows_the_first_patterns_of_a_long_list() {
+        let names: Vec<String> = (0..12).map(|at| at.to_string()).collect();
+        assert_eq!(some_of(&names[..2]), "`0` or `1`");
+        assert!(some_of(&names).ends_with("`9` or 2 more"), "{}", some_of(&names));
     }
 }

@@ -1,7 +1,7 @@
 //! Summary of a sweep's CSV file, read once: the mean of every column, and completeness.
 //!
 //! The file comes from a program that an agent may have written. Anything not listed here is an
-//! error, and memory is bounded by a number per column and a bit per configuration:
+//! error, and memory is bounded by a record, a number per column and a bit per configuration:
 //! * A header is required; a duplicate column is an error. A byte order mark is ignored.
 //! * A row with fewer cells than the header has blanks at its end; extra cells are ignored.
 //! * A cell counts for its column's mean if it is a finite number; blanks, text, `nan` and `inf`
@@ -12,7 +12,7 @@
 //!   there are none, or no such column, the first N rows are used.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::io::Read;
+use std::io::{self, Read};
 
 use super::completeness::{ConfigGaps, RowCounter, SweepCompleteness};
 use crate::config::ScoringProfile;
@@ -22,6 +22,10 @@ const MAX_COLUMNS: usize = 4096;
 
 /// Maximum size of a sweep in bytes.
 const MAX_SWEEP_BYTES: u64 = 512 * 1024 * 1024;
+
+/// Maximum size of a record in bytes, with blank lines in front of it. The CSV reader keeps a record,
+/// and for each of its cells several times the size of a comma.
+const MAX_RECORD_BYTES: usize = 1024 * 1024;
 
 /// Summary of a sweep.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,6 +87,9 @@ pub enum SweepError {
     /// The file is too large.
     #[error("the file has more than {MAX_SWEEP_BYTES} bytes")]
     TooLarge,
+    /// A record is too large.
+    #[error("a record of the file has more than {MAX_RECORD_BYTES} bytes")]
+    LargeRecord,
     /// Not CSV, not UTF-8, or unreadable.
     #[error("the file is not CSV")]
     Csv(#[from] csv::Error),
@@ -97,9 +104,10 @@ pub fn summarize(
     profile: &ScoringProfile,
     limit: Option<u64>,
 ) -> Result<SweepSummary, SweepError> {
-    let mut bounded = file.take(MAX_SWEEP_BYTES + 1);
-    let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(&mut bounded);
-    let columns = columns(&reader.headers()?.clone())?;
+    let bounded = BoundedRecords { file: file.take(MAX_SWEEP_BYTES + 1), of_record: 0 };
+    let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(bounded);
+    let columns = columns(reader.headers().map_err(record_error)?)?;
+    reader.get_mut().of_record = 0;
     let position = |name: &str| columns.iter().position(|column| column == name);
     let (id, status) = (position(&profile.id_column), position(&profile.status_column));
     let metrics: Vec<usize> = profile.columns().into_iter().filter_map(position).collect();
@@ -107,7 +115,8 @@ pub fn summarize(
     let mut counter = RowCounter::new(limit);
     let (mut first, mut by_id) = (ColumnMeans::new(columns.len()), ColumnMeans::new(columns.len()));
     let (mut rows, mut row) = (0, csv::StringRecord::new());
-    while reader.read_record(&mut row)? {
+    while reader.read_record(&mut row).map_err(record_error)? {
+        reader.get_mut().of_record = 0;
         let config = id.and_then(|id| config_id(row.get(id)?));
         if limit.is_none_or(|limit| rows < limit) {
             first.add(&row);
@@ -125,8 +134,7 @@ pub fn summarize(
         }
         rows += 1;
     }
-    drop(reader);
-    if bounded.limit() == 0 {
+    if reader.get_ref().file.limit() == 0 {
         return Err(SweepError::TooLarge);
     }
     let used = if by_id.rows > 0 { by_id } else { first };
@@ -150,6 +158,34 @@ pub fn summarize(
         missing_columns: missing,
         columns,
     })
+}
+
+/// The bytes of a file. An error takes the place of the rest of a record that is too large: its
+/// reader would keep all of it.
+struct BoundedRecords<R> {
+    file: io::Take<R>,
+    /// Bytes read since the end of a record.
+    of_record: usize,
+}
+
+impl<R: Read> Read for BoundedRecords<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.of_record > MAX_RECORD_BYTES {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let read = self.file.read(buffer)?;
+        self.of_record += read;
+        Ok(read)
+    }
+}
+
+fn record_error(error: csv::Error) -> SweepError {
+    match error.kind() {
+        csv::ErrorKind::Io(source) if source.kind() == io::ErrorKind::FileTooLarge => {
+            SweepError::LargeRecord
+        }
+        _ => SweepError::Csv(error),
+    }
 }
 
 fn columns(header: &csv::StringRecord) -> Result<Vec<String>, SweepError> {

@@ -1,3 +1,6 @@
+use std::cell::Cell;
+use std::io::{self, Read};
+
 use proptest::prelude::*;
 
 use super::*;
@@ -205,4 +208,38 @@ proptest! {
         values.reverse();
         prop_assert!((forwards - mean(&values)).abs() < 1e-6, "{values:?}");
     }
+}
+
+/// A file without an end.
+struct Endless<'a> {
+    byte: u8,
+    read: &'a Cell<usize>,
+}
+
+impl Read for Endless<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        buffer.fill(self.byte);
+        self.read.set(self.read.get() + buffer.len());
+        Ok(buffer.len())
+    }
+}
+
+#[test]
+fn endless_record_is_refused_after_a_bounded_read() {
+    for (start, byte) in
+        [("", b','), ("", b'0'), ("", b'\n'), ("a,b\n", b','), ("a,b\n1,\"", b'\n')]
+    {
+        let read = Cell::new(0);
+        let file = start.as_bytes().chain(Endless { byte, read: &read });
+        let refused = summarize(file, &profile("returns"), None);
+        assert!(matches!(refused, Err(SweepError::LargeRecord)), "{start:?}, {byte}: {refused:?}");
+        assert!(read.get() < 2 * 1024 * 1024, "{start:?}, {byte}: {} bytes", read.get());
+    }
+}
+
+#[test]
+fn sweep_of_many_small_records_may_be_larger_than_a_record() {
+    let rows = vec![BASELINE; 64 * 1024].join("\n");
+    assert!(rows.len() > 1024 * 1024, "{}", rows.len());
+    assert_eq!(read(&sweep(&rows), None).rows, 64 * 1024);
 }

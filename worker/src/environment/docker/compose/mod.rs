@@ -434,7 +434,10 @@ impl ComposeCreation<'_> {
         let used = host_paths::used(&model);
         let file = self.write("project.json", &last.render(model)).await?;
         let words = ["create", "--no-build", "--pull", "never"];
-        self.run_step(&file, &words, CREATED_WITHIN).await?;
+        if let Err(failure) = self.run_step(&file, &words, CREATED_WITHIN).await {
+            project::remove_late(&self.compose.client, &self.name).await;
+            return Err(failure);
+        }
         let members = project::members(&self.compose.client, &self.name).await?;
         for member in &members {
             let own = if member.service == MAIN { used.as_slice() } else { &[] };

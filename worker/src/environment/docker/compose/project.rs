@@ -26,6 +26,10 @@ const AT_ONCE: usize = 4;
 const MAX_REMOVE_ATTEMPTS: u32 = 20;
 const REMOVE_RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
+/// Looks at a project whose creation failed, besides the last one, and the time after each.
+const LATE_LOOKS: u32 = 2;
+const LATE_LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
 /// A container of a project.
 #[derive(Debug)]
 pub(super) struct ProjectContainer {
@@ -126,6 +130,19 @@ pub(in super::super) async fn remove(client: &DockerClient, project: &str) -> Re
         Some(why) => left.with_source(why),
         None => left,
     })
+}
+
+/// Removes the objects of a project whose creation failed, and waits a little for later ones: when one
+/// service fails, the program gives up its requests for the others, and the engine still creates their
+/// containers. The caller looks once more, and keeps what cannot be removed for later.
+pub(super) async fn remove_late(client: &DockerClient, project: &str) {
+    for _ in 0..LATE_LOOKS {
+        if let Err(failure) = remove(client, project).await {
+            tracing::debug!(error = failure.chain(), "cannot remove {project} yet");
+            return;
+        }
+        tokio::time::sleep(LATE_LOOK_INTERVAL).await;
+    }
 }
 
 /// Removes the objects that exist now; returns their number.
