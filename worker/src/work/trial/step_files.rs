@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use rollout_protocol::error::TrialError;
+use rollout_protocol::error::{ErrorClass, TrialError};
 use rollout_protocol::spec::task::{CollectHook, StepSpec};
 use rollout_protocol::spec::timeout::seconds;
 
@@ -146,8 +146,8 @@ impl TrialRun<'_> {
         ScriptError::ProcessesLeft(failure).into_error(ScriptStage::Verify, &self.attempt.redactor)
     }
 
-    /// Runs a hook. A failure is only recorded: the hook's artifact may be missing. A timeout ends
-    /// the trial without a reward.
+    /// Runs a hook. A failure is only recorded: the hook's artifact may be missing. A timeout, or a
+    /// failure of the engine, ends the trial without a reward.
     async fn run_hook(&mut self, hook: &CollectHook) -> Result<(), TrialError> {
         let (capture, limit) =
             (self.outputs.unrecorded_capture(&self.attempt.redactor), seconds(hook.timeout_sec));
@@ -189,7 +189,16 @@ impl TrialRun<'_> {
                             &self.attempt.redactor,
                         ));
                     }
-                    ScriptEnd::Failed(failure) => failure.chain(),
+                    ScriptEnd::Failed(failure) => {
+                        let words = failure.chain();
+                        let error = ScriptError::Exec(failure)
+                            .into_error(ScriptStage::Verify, &self.attempt.redactor);
+                        // Not the hook failed, and what it killed is missed by the verifier.
+                        if error.class == ErrorClass::Infrastructure {
+                            return Err(error);
+                        }
+                        words
+                    }
                 }
             }
         };

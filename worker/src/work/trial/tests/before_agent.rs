@@ -196,3 +196,18 @@ async fn task_failure_after_agent_without_command_is_not_before_agent() {
     rig.task.steps[0].verifier.collect = vec![hook];
     assert!(!is_early(&run(&rig).await));
 }
+
+#[tokio::test(start_paused = true)]
+async fn collect_hook_that_the_engine_fails_leaves_no_verdict() {
+    for kind in [FailureKind::Service, FailureKind::Unreachable, FailureKind::Exhausted] {
+        let mut rig = TrialFixture::new().await;
+        rig.set_scripts(None, None);
+        let command = "true".to_owned();
+        let hook = CollectHook { command, service: None, timeout_sec: 1.0, user: None };
+        rig.task.steps[0].verifier.collect = vec![hook];
+        rig.provider.fault(FaultTrigger::Nth(FakeCall::Exec, 0), FaultEffect::Fail(kind));
+        let finished = run(&rig).await;
+        assert_eq!(error(&finished).class, ErrorClass::Infrastructure, "{kind:?}");
+        assert_eq!(finished.record.verdict.reward, None, "{kind:?}");
+    }
+}
