@@ -129,6 +129,14 @@ impl Dockerfile {
         self.instructions.iter().any(|instruction| instruction.heredocs > 0)
     }
 
+    /// Whether a command has a mount, also one of a trigger.
+    pub fn has_mounts(&self) -> bool {
+        let is_mount = |word: &str| word.starts_with("--mount");
+        let commands =
+            self.instructions.iter().filter(|one| matches!(&*one.name, "RUN" | "ONBUILD"));
+        commands.into_iter().any(|one| one.rest.split_whitespace().any(is_mount))
+    }
+
     pub(super) fn problem(&mut self, line: usize, message: impl Into<String>) {
         self.problems.push(DockerfileProblem { line, message: message.into() });
     }

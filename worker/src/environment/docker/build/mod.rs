@@ -172,8 +172,14 @@ impl BuildSpec {
 fn classic_text(build: &BuildSpec, text: &str) -> Result<String, Failure> {
     let what = build.title();
     // This builder reads the lines of here-documents as instructions.
-    if build.is_guarded() && Dockerfile::read(text).has_heredocs() {
+    let file = Dockerfile::read(text);
+    if build.is_guarded() && file.has_heredocs() {
         let message = format!("{what}: the builder of the engine reads no here-documents");
+        return Err(Failure::new(FailureKind::Refused, message));
+    }
+    // It has no namespaces of cache mounts.
+    if build.is_guarded() && file.has_mounts() {
+        let message = format!("{what}: `RUN --mount` needs an engine with BuildKit");
         return Err(Failure::new(FailureKind::Refused, message));
     }
     let Some(proxies) = build.proxies.digest(&build.proxy_key) else { return Ok(text.to_owned()) };
@@ -351,6 +357,12 @@ mod tests {
         for (has_triggers, text, kind) in [
             (true, text, FailureKind::Unsupported),
             (false, "FROM a\nRUN <<E\nE\n", FailureKind::Refused),
+            (
+                false,
+                "FROM a\nRUN --network=none --mount=type=cache,target=/c d\n",
+                FailureKind::Refused,
+            ),
+            (false, "FROM a\nONBUILD RUN --mount=type=cache,target=/c d\n", FailureKind::Refused),
         ] {
             let build = BuildSpec { has_triggers, ..build(Some("http://p:1")) };
             assert_eq!(classic_text(&build, text).expect_err(text).kind, kind, "{text}");
