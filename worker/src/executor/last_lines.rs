@@ -41,9 +41,18 @@ fn whole_lines(text: &str) -> &str {
     whole.filter(|whole| !whole.trim().is_empty()).unwrap_or(rest)
 }
 
+/// A line; of a long one that was written over, such as progress, only what it became.
+fn final_part(line: &str) -> &str {
+    match line.rsplit_once('\r') {
+        Some((_, last)) if line.len() > BYTES && !last.trim().is_empty() => last.trim(),
+        _ => line,
+    }
+}
+
 /// The last lines of a text. One that is too long is cut at its end.
 fn last_lines(text: &str) -> String {
-    let lines = text.lines().rev().map(str::trim).filter(|line| !line.is_empty());
+    let lines = text.lines().rev().map(|line| final_part(line.trim()));
+    let lines = lines.filter(|line| !line.is_empty());
     let (mut shown, mut room) = (Vec::new(), BYTES);
     for line in lines.take(LINES) {
         if line.len() > room && room < MIN_PART_BYTES {
