@@ -13,7 +13,7 @@ const PATTERN_BYTES: usize = 1024;
 
 /// Largest number of patterns in a list. Names without special characters are looked up, which costs
 /// little.
-const MAX_PATTERNS: usize = 10_000;
+const MAX_PATTERNS: usize = 100_000;
 
 /// Largest number of patterns with special characters in a list: each is matched with each task.
 const MAX_GLOBS: usize = 1000;

@@ -36,6 +36,10 @@ pub(super) fn select_tasks<T>(
     has_ended: &dyn Fn() -> bool,
     problems: &mut Diagnostics,
 ) -> Vec<NamedTask<T>> {
+    // Its patterns may take long to compile.
+    if has_ended() {
+        return Vec::new();
+    }
     let DatasetRef { selection, location, pattern_locations, .. } = reference;
     let names: Vec<String> = tasks.iter().map(|task| task.name.clone()).collect();
     let (chosen, unmatched) = select(selection, tasks, has_ended);
