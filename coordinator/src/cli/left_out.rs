@@ -24,7 +24,7 @@ impl LeftOutOption {
         }
         let (option, _) = VARIABLE_OPTIONS.iter().find(|names| is_either(option, names))?;
         match value.split_once('=') {
-            Some((_, value)) if is_reference(value) => None,
+            Some((_, value)) if value.is_empty() || is_reference(value) => None,
             Some((name, _)) => Some(Self(format!("{option}={name}"))),
             None => Some(Self((*option).to_owned())),
         }
@@ -63,7 +63,8 @@ impl LeftOutOption {
     /// The option with its value, for a shell. The value of a variable is that of the shell's variable
     /// with its name, without which the shell refuses the command.
     pub(super) fn for_shell(&self) -> String {
-        match self.parts() {
+        let (option, variable) = self.parts();
+        match (&*quoted(option), variable) {
             (option, Some(name)) if is_shell_name(name) => {
                 format!("{option} \"{name}=${{{name}:?}}\"")
             }

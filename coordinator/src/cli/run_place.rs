@@ -218,7 +218,11 @@ async fn copy_run(
 
 /// The error of a run directory that does not exist.
 pub(super) fn no_run(run_dir: &Path) -> CliError {
-    let parent = run_dir.parent().filter(|parent| parent.is_dir());
+    let parent = run_dir.parent().map(|parent| match parent.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => parent,
+    });
+    let parent = parent.filter(|parent| parent.is_dir());
     let hint = match parent {
         Some(parent) => {
             format!("run `rollout list {}` to see its runs", quoted(&parent.to_string_lossy()))

@@ -2,7 +2,7 @@
 //! is sent, has its effect in this command, or is refused before anything is sent.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Component, Path};
 
 use clap::CommandFactory as _;
 use clap::parser::ValueSource;
@@ -177,7 +177,8 @@ pub(in crate::cli) fn check_options(words: Vec<OsString>) -> Result<(), CliError
 /// # Errors
 /// The key by name, unless it has its default.
 pub(super) fn check_jobs_dir(jobs_dir: &Path) -> Result<(), CliError> {
-    if jobs_dir == Path::new("jobs") {
+    let named = jobs_dir.components().filter(|part| *part != Component::CurDir);
+    if named.eq(Path::new("jobs").components()) {
         return Ok(());
     }
     let what = "cannot use the key `jobs_dir` with a server of `rollout serve`";
@@ -223,7 +224,10 @@ mod tests {
         }
         let refused = check_jobs_dir(Path::new("elsewhere")).expect_err("another directory");
         assert!(refused.message.contains("`jobs_dir`"), "{}", refused.message);
-        assert!(check_jobs_dir(Path::new("jobs")).is_ok());
+        assert!(
+            check_jobs_dir(Path::new("jobs")).is_ok()
+                && check_jobs_dir(Path::new("./jobs")).is_ok()
+        );
         let used = "-a oracle -k 3 --fail-under 0.5 --strict -q --name n --set log_level=warn";
         assert!(checked(used).is_ok());
     }
