@@ -6,6 +6,12 @@ use serde_json::json;
 
 use crate::serve::{DaemonProcess, project, submission, submitted};
 
+/// Reward 1 if the build found nothing.
+const VERIFIER: &str = "#!/bin/bash
+grep -q nothing /app/found && r=1 || r=0
+echo $r > /logs/verifier/reward.txt
+";
+
 /// A project with a task whose build runs a command with a cache mount at `/cache`.
 fn with_build(project: Project, name: &str, command: &str) -> Project {
     let at = |file: &str| format!("tasks/{name}/{file}");
@@ -18,7 +24,7 @@ fn with_build(project: Project, name: &str, command: &str) -> Project {
         .write(&at("instruction.md"), "Show what the build found.\n")
         .write(&at("environment/Dockerfile"), &dockerfile)
         .write(&at("solution/solve.sh"), "#!/bin/bash\ncp /found /app/found\n")
-        .write(&at("tests/test.sh"), "#!/bin/bash\ngrep -q nothing /app/found\n")
+        .write(&at("tests/test.sh"), VERIFIER)
 }
 
 #[test]
