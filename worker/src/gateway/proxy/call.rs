@@ -347,7 +347,7 @@ impl Call {
         recorded.is_ok()
     }
 
-    /// What a call used; `None` if a server works or worked on it and that is not known: its provider may
+    /// The use of a call; `None` if a server works or worked on it and that is not known: its provider may
     /// ask money for it, also if the reply was cut.
     fn used(
         &self,

@@ -21,7 +21,7 @@ const IMAGE_INTERVAL: Duration = Duration::from_secs(1);
 /// a command. A check that still runs then is ended with all other processes.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
-/// What to do about the healthcheck of an image that fails.
+/// The hint for a healthcheck of an image that fails.
 pub(super) const IMAGE_HINT: &str = "; the CMD of the image does not run here: a healthcheck or a \
     start_grace_sec of the task replaces this wait";
 
@@ -30,7 +30,7 @@ pub(super) const IMAGE_HINT: &str = "; the CMD of the image does not run here: a
 pub(super) struct HealthProbe {
     /// The check, for messages.
     name: &'static str,
-    /// What to do if it fails.
+    /// The hint if it fails.
     hint: &'static str,
     argv: Vec<String>,
     /// Time limit of one check.

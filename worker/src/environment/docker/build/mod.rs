@@ -142,7 +142,7 @@ impl BuildSpec {
         ];
         let labels = labels.map(|(name, value)| (name.to_owned(), value));
         let mut args = self.proxies.with(&self.args);
-        // What a user's build keeps in a cache mount is for no other build: the key of its image has no user.
+        // The cache mounts of a user's build are for no other build: the key of its image has no user.
         if self.is_guarded() && builder == BUILDKIT {
             args.insert(CACHE_NAMESPACE_ARGUMENT.to_owned(), self.recipe.clone());
         }
