@@ -10,6 +10,7 @@ use rollout_protocol::spec::budget::{BudgetLimits, TryBudget};
 use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 
 mod bodies;
 mod busy;
@@ -84,6 +85,25 @@ async fn open_with(
         agent: TrajectoryAgent::default(),
     };
     gateway.open(request).await.expect("opened")
+}
+
+/// A server that reads a call and does not answer it, with the moment when it has read the call.
+async fn silent_server() -> (String, Arc<Notify>, Task<()>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+    let url = format!("http://{}/v1", listener.local_addr().expect("an address"));
+    let asked = Arc::new(Notify::new());
+    let has_read = Arc::clone(&asked);
+    let task = supervise::spawn("server", async move {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        let mut request = Vec::new();
+        while !request.ends_with(b"{}") {
+            let read = stream.read_buf(&mut request).await.expect("a request");
+            assert!(read > 0, "the request is cut off");
+        }
+        has_read.notify_one();
+        std::future::pending::<()>().await;
+    });
+    (url, asked, task)
 }
 
 /// A server that answers every call with an error of this many bytes.
@@ -290,7 +310,7 @@ async fn call_that_agent_gives_up_is_unanswered_and_free_only_if_server_does_not
     let unused = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
     let down = format!("http://{}/v1", unused.local_addr().expect("an address"));
     drop(unused);
-    let (slow, _server) = server(Duration::from_secs(60)).await;
+    let (slow, asked, _server) = silent_server().await;
     let budget = TryBudget { limits: BudgetLimits::default(), output_reserve: 10 };
     for (name, url, expected, tokens) in
         [("down", down, Some(CallFailure::Unanswered), 0), ("slow", slow, None, 10)]
@@ -300,9 +320,12 @@ async fn call_that_agent_gives_up_is_unanswered_and_free_only_if_server_does_not
         let upstream = upstream(&url, 60.0, None);
         let opened = open_with(&gateway, upstream, Some(budget), &directory).await;
         let variables = opened.serve(HOST).await.expect("served");
-        // The agent gives up when the server is known to be down; if it only is slow, after a moment.
+        // The agent gives up when the server is known to be down; if it only is slow, once it has the call.
         let patience = async {
-            while expected.is_some() && !opened.is_stopped() {
+            if expected.is_none() {
+                return asked.notified().await;
+            }
+            while !opened.is_stopped() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
