@@ -2,6 +2,7 @@
 //! or of the image, or for the programs that it runs by itself.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rollout_protocol::record::{StartWait, StartWaitEnd};
 use rollout_protocol::spec::task::TaskEnvironment;
@@ -16,6 +17,10 @@ use crate::environment::{
 };
 use crate::executor::errors::SetupError;
 use crate::executor::{self, Capture, ManagedEnvironment, NormalExit, ScriptEnd};
+
+/// Looks at an environment in which no command could be started, and the time between two.
+const LOOKS_AFTER_REFUSAL: u32 = 6;
+const LOOK_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Most bytes of an observation that are kept.
 const MAX_PRINTED: usize = 1024;
@@ -95,16 +100,22 @@ async fn observe(environment: &dyn Environment) -> Result<Option<StartWait>, Set
     if let Some(left) = ran.processes_left {
         return Err(SetupError::Create(left));
     }
-    match ran.end {
+    // The observation ends with the environment, too, of which an engine may know a moment later.
+    let looks = match ran.end {
         ScriptEnd::Failed(failure) if failure.kind != FailureKind::NotStarted => {
             return Err(SetupError::Create(failure));
         }
-        ScriptEnd::Failed(_) | ScriptEnd::Exited(_) | ScriptEnd::TimedOut => {}
-    }
+        ScriptEnd::Failed(_) => LOOKS_AFTER_REFUSAL,
+        ScriptEnd::Exited(_) | ScriptEnd::TimedOut => 1,
+    };
     let waited = start::observed(&printed.text());
     if waited.is_none() {
-        // The observation ends with the environment, too.
-        check_running(environment).await?;
+        for look in 0..looks {
+            if look > 0 {
+                tokio::time::sleep(LOOK_INTERVAL).await;
+            }
+            check_running(environment).await?;
+        }
         tracing::debug!(environment = environment.id(), "cannot observe its own programs");
     }
     Ok(waited)
