@@ -131,10 +131,10 @@ impl Dockerfile {
 
     /// Whether a command has a mount, also one of a trigger.
     pub fn has_mounts(&self) -> bool {
-        let is_mount = |word: &str| word.starts_with("--mount");
-        let commands =
-            self.instructions.iter().filter(|one| matches!(&*one.name, "RUN" | "ONBUILD"));
-        commands.into_iter().any(|one| one.rest.split_whitespace().any(is_mount))
+        let has_mount =
+            |one: &DockerfileInstruction| one.flags.iter().any(|flag| flag.starts_with("--mount"));
+        let mut all = self.instructions.iter();
+        all.any(|one| has_mount(one) || one.trigger().is_some_and(|inner| has_mount(&inner)))
     }
 
     pub(super) fn problem(&mut self, line: usize, message: impl Into<String>) {
