@@ -3,8 +3,8 @@
     trainer.py URL DIRECTORY GROUPS N SEED
 
 The directory has the farm's job document, `farm.json`. The trainer appends one line for each step to
-`trainer.jsonl`; the last line of a killed one may be cut. `read.txt` has its newest cursor. It ends
-with the farm.
+`trainer.jsonl`; the last line of a killed one may be cut. `read.txt` has the newest cursor of all
+trainers. It ends with the farm.
 """
 
 import json
@@ -50,6 +50,12 @@ def replace(path: Path, text: str) -> None:
     path.with_suffix(".new").replace(path)
 
 
+def newest_read(directory: Path) -> int:
+    """The newest cursor of all trainers: what a former one acknowledged is not shown again."""
+    path = directory / "read.txt"
+    return int(path.read_text()) if path.exists() else 0
+
+
 def main() -> None:
     url, name, groups, n, seed = sys.argv[1:]
     directory, random = Path(name), Random(int(seed))
@@ -63,7 +69,7 @@ def main() -> None:
         farm.resume()
         status = farm.info().status
         version = status.policy_version if status else 0
-        submitted, after, newest = 0, 0, 0
+        submitted, after, newest = 0, 0, newest_read(directory)
         while True:
             for number in range(submitted, min(submitted + BURST, int(groups))):
                 # A former process may have submitted it: it is admitted once.
