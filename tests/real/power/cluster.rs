@@ -154,12 +154,14 @@ impl PoweredRun {
     fn faults(mut self) -> Vec<String> {
         let ended = self.members[0].wait(DEADLINE);
         let mut faults: Vec<String> = failure(&ended).into_iter().collect();
+        let mut logs = String::new();
         for worker in &mut self.members[1..] {
             wait::until(DEADLINE, "a worker has started or ended", || {
                 worker.own_dir().is_some() || !worker.is_running()
             });
             let ended = worker.terminate(DEADLINE);
             faults.extend(failure(&ended));
+            logs += &ended.stderr;
         }
         let results = self.cluster.project.results(&self.load.name);
         faults.extend(result_faults(&self.load, &results));
@@ -167,7 +169,7 @@ impl PoweredRun {
         faults.extend(self.spooled.repeated(&self.counter));
         faults.extend(damaged_blobs(&self.cluster.store()));
         let left = self.cluster.host_files().into_iter();
-        faults.extend(left.map(|file| format!("a worker left {}", file.display())));
+        faults.extend(left.map(|file| format!("a worker left {}; {logs}", file.display())));
         faults
     }
 }

@@ -1,6 +1,5 @@
 //! Recovery after dead processes of this host: executions to report, environments to remove.
 
-use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,13 +49,21 @@ pub struct HostRecovery {
 }
 
 impl HostRecovery {
-    /// Recovers periodically, forever. `providers` returns those that work at present.
-    pub async fn run(self, providers: impl Fn() -> Vec<Arc<dyn Provider>>) -> Infallible {
+    /// Recovers at once and then periodically until `stop`, which ends no recovery that has begun.
+    /// `providers` returns those that work at present.
+    pub async fn run(
+        self,
+        providers: impl Fn() -> Vec<Arc<dyn Provider>>,
+        stop: CancellationToken,
+    ) {
         // Unrecovered directories stay locked, so that each is logged once.
         let mut unreadable = Vec::new();
         loop {
             unreadable.extend(self.recover_dead(&providers()).await);
-            tokio::time::sleep_until(next_time(RECOVERY_INTERVAL)).await;
+            let next = tokio::time::sleep_until(next_time(RECOVERY_INTERVAL));
+            if stop.run_until_cancelled(next).await.is_none() {
+                return;
+            }
         }
     }
 

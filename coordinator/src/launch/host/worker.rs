@@ -21,9 +21,10 @@ use rollout_worker::service::{
     WorkerProfile,
 };
 use rollout_worker::store::BlobStore;
-use rollout_worker::supervise;
+use rollout_worker::supervise::{self, Task};
 use rollout_worker::traces::Tracer;
 use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
 
 use super::provider_probe::{ProviderMap, ProviderProbe};
 use super::recovery::{HostRecovery, remove_leftovers, sweep};
@@ -31,6 +32,12 @@ use super::{HostPaths, SPOOL_BYTES, limit_executions, provider, runner};
 
 /// Longest time to remove the worker's directory: a disk that gives no answer must not keep the process.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Longest time to finish the recovery of dead workers: the queue or the store may give no answer.
+const RECOVERY_LIMIT: Duration = Duration::from_secs(10);
+
+/// The same after a kill.
+const SHORT_RECOVERY_LIMIT: Duration = Duration::from_secs(2);
 
 /// Decorator of the runner: tests need workers that die on request.
 pub type RunnerDecorator = fn(Arc<dyn Runner>) -> Arc<dyn Runner>;
@@ -101,8 +108,10 @@ impl WorkerProcess {
         log_start(&dir, &self, &profile.borrow());
         let _probing = supervise::spawn("providers", probe.run());
         let own_providers: Vec<_> = providers.values().cloned().collect();
-        let recovering = recovery.run(move || working_providers(&providers, &profile.borrow()));
-        let _recovering = supervise::spawn("adoption", recovering);
+        let stop_recovery = CancellationToken::new();
+        let recovering = recovery
+            .run(move || working_providers(&providers, &profile.borrow()), stop_recovery.clone());
+        let recovering = supervise::spawn("adoption", recovering);
         let (shutdown, shutdown_level) = watch::channel(ShutdownLevel::No);
         let killed_by_signal = Arc::new(AtomicBool::new(false));
         let forwarding = forward_shutdown(
@@ -115,8 +124,13 @@ impl WorkerProcess {
         // A separate task: tasks that the main thread runs itself are woken through the kernel.
         let working = supervise::spawn("worker", worker.run(shutdown_level));
         let mut ended = working.await.map_err(|_| RunError::PartEnded("the worker"))?;
-        remove_leftovers(&own_providers, ended.reason == WorkerExitReason::Killed).await;
-        if ended.reason == WorkerExitReason::Killed && !killed_by_signal.load(Ordering::Relaxed) {
+        stop_recovery.cancel();
+        let is_killed = ended.reason == WorkerExitReason::Killed;
+        tokio::join!(
+            finish_recovery(recovering, is_killed),
+            remove_leftovers(&own_providers, is_killed)
+        );
+        if is_killed && !killed_by_signal.load(Ordering::Relaxed) {
             ended.reason = WorkerExitReason::Asked;
         }
         let (dirs, path) = ([self.workers, self.sandboxes], dir.path().to_owned());
@@ -175,6 +189,15 @@ impl WorkerProcess {
             tracer: self.tracer.clone(),
         };
         Ok(Worker::new(config, Arc::clone(&self.source), Arc::clone(&self.store), runner))
+    }
+}
+
+/// Waits for the end of a recovery: what it holds would stay on the host until another worker starts.
+/// After a kill the process ends soon all the same.
+async fn finish_recovery(recovering: Task<()>, is_killed: bool) {
+    let limit = if is_killed { SHORT_RECOVERY_LIMIT } else { RECOVERY_LIMIT };
+    if tokio::time::timeout(limit, recovering).await.is_err() {
+        tracing::warn!("a dead worker is not recovered yet: the next worker of this host does it");
     }
 }
 
