@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rcgen::{CertificateParams, KeyPair};
+use rollout_base::tls_files::{TlsFileError, check_authorities, read_bundle, read_identity};
 use rollout_protocol::limits;
-use rollout_worker::tls_files::{TlsFileError, check_authorities, read_bundle, read_identity};
 
 /// Writes a certificate that ends with this year, and its key.
 fn write(directory: &Path, name: &str, end: i32) -> (PathBuf, PathBuf) {

@@ -14,8 +14,8 @@ use bollard::query_parameters::{
     EventsOptionsBuilder, ListContainersOptionsBuilder, ListImagesOptionsBuilder,
 };
 use futures_util::StreamExt as _;
+use rollout_base::supervise;
 use rollout_worker::environment::docker::find_compose;
-use rollout_worker::supervise;
 use tokio::runtime::Runtime;
 
 use crate::ignored::or_ignored;

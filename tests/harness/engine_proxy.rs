@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rollout_worker::supervise;
+use rollout_base::supervise;
 
 /// First bytes of requests.
 const METHODS: [&[u8]; 5] = [b"GET /", b"POST /", b"PUT /", b"HEAD /", b"DELETE /"];

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
+use rollout_base::traces::Tracer;
 use rollout_coordinator::config::JobOptions;
 use rollout_coordinator::launch::farm::FarmRequest;
 use rollout_coordinator::launch::host::{HostPaths, OperatorOptions, SANDBOX_COMMAND};
@@ -13,7 +14,6 @@ use rollout_engine::LockWaitPolicy;
 use rollout_protocol::farm::FarmSettings;
 use rollout_worker::queue::nats::NatsOptions;
 use rollout_worker::store::StoreUrl;
-use rollout_worker::traces::Tracer;
 
 use crate::project::Project;
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use rollout_worker::supervise;
+use rollout_base::supervise;
 
 /// Ends and starts this close together may be seen in the wrong order.
 const ORDER_TOLERANCE: Duration = Duration::from_millis(150);

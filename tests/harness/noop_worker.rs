@@ -4,16 +4,16 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rollout_base::metrics::WorkerMetrics;
+use rollout_base::supervise;
+use rollout_base::traces::Tracer;
 use rollout_coordinator::bench::noop;
 use rollout_protocol::wire::heartbeat::{EnvironmentCapacity, ResourceBudget};
 use rollout_worker::environment::Owner;
 use rollout_worker::host::WorkerDir;
-use rollout_worker::metrics::WorkerMetrics;
 use rollout_worker::queue::nats::{Nats, NatsOptions};
 use rollout_worker::service::{self, ShutdownLevel, WorkerConfig, WorkerProfile};
 use rollout_worker::store;
-use rollout_worker::supervise;
-use rollout_worker::traces::Tracer;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 

@@ -17,7 +17,7 @@ use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode as SpanStatus;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, Span};
 use prost::Message as _;
-use rollout_worker::supervise;
+use rollout_base::supervise;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 

@@ -4,7 +4,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use rollout_worker::supervise;
+use rollout_base::supervise;
 
 /// Treatment of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

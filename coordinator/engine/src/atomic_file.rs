@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use rollout_worker::durable;
+use rollout_base::durable;
 use serde::Serialize;
 
 use super::RunError;

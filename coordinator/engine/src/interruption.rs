@@ -1,7 +1,7 @@
 //! Requests of a user to end a session, for the parts of it that the event loop does not cover.
 
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, watch};
 
 /// Requests after which a session ends at once.

@@ -55,8 +55,8 @@ pub use reopen::{OutcomeFilter, ReopenSelection, TrialFilter};
 pub use replay::{CoreReplay, reopened_items};
 pub use requirements::{UnfitReason, WorkerRequirements};
 
+use rollout_base::shown_path::shown;
 use rollout_worker::queue::traits::QueueError;
-use rollout_worker::shown_path::shown;
 
 use crate::journal::{JournalError, MirrorError};
 

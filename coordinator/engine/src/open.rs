@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use rollout_base::{durable, supervise};
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::event::{EventKind, RunEvent};
@@ -15,7 +16,6 @@ use rollout_protocol::spec::budget::RunBudget;
 use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::delivery::PreviousPools;
-use rollout_worker::{durable, supervise};
 use tokio::sync::mpsc;
 
 use super::lock::{self, LockError, LockGrant, LockOptions, RunLock};

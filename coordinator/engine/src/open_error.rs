@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use rollout_worker::shown_path::shown;
+use rollout_base::shown_path::shown;
 
 use super::lock::LockError;
 use crate::journal::JournalError;

@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
+use rollout_base::durable;
+use rollout_base::fs_make::make_directory;
 use rollout_protocol::digest::DigestHasher;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::record::Settlement;
-use rollout_worker::durable;
-use rollout_worker::fs_make::make_directory;
 use serde::Deserialize;
 
 use super::RunError;
@@ -81,7 +81,7 @@ impl RecordsWriter {
         durable::sync_directory(directory.parent().unwrap_or(&directory)).map_err(failed)?;
         let (sender, receiver) = sync_channel(MAX_QUEUED_BATCHES);
         let layout = layout.clone();
-        let thread = rollout_worker::supervise::thread("records", move || {
+        let thread = rollout_base::supervise::thread("records", move || {
             let skip = sealed.iter().map(|s| s.settlements).sum();
             let outdated = HashMap::new();
             RecordsFileWriter { layout, epoch, skip, sealed, open: None, outdated }

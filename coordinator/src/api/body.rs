@@ -8,9 +8,9 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, StatusCode, header};
 use http_body_util::LengthLimitError;
 use hyper::body::Body as _;
+use rollout_base::shared_limit::{LimitShares, LimitUser, SharedLimit, SharedPlace};
+use rollout_base::supervise;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::shared_limit::{LimitShares, LimitUser, SharedLimit, SharedPlace};
-use rollout_worker::supervise;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 

@@ -9,9 +9,9 @@ use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
+use rollout_base::supervise;
 use rollout_protocol::digest::{Digest, DigestHasher};
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::supervise;
 use tokio::time::timeout;
 
 use super::gate::require;

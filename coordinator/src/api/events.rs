@@ -10,7 +10,7 @@ use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use rollout_worker::shared_limit::{LimitUser, SharedPlace};
+use rollout_base::shared_limit::{LimitUser, SharedPlace};
 use serde::Deserialize;
 use tokio::time::timeout;
 #[cfg(feature = "openapi")]

@@ -7,8 +7,8 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
+use rollout_base::shared_limit::SharedPlace;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::shared_limit::SharedPlace;
 
 use super::ApiState;
 use super::problem::ApiProblem;

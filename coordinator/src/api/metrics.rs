@@ -11,7 +11,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
-use rollout_worker::metrics::encode::{gauge, gauges};
+use rollout_base::metrics::encode::{gauge, gauges};
 
 use crate::daemon::Daemon;
 use crate::serve::Monitoring;

@@ -45,9 +45,9 @@ use axum::http::{StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use rollout_base::shared_limit::{LimitShares, SharedLimit};
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::shared_limit::{LimitShares, SharedLimit};
-use rollout_worker::supervise::{self, Task};
 use serde::Serialize;
 use tokio::net::{TcpListener, TcpSocket};
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use rollout_base::backoff::error_chain;
+use rollout_base::shared_limit::LimitReached;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::backoff::error_chain;
-use rollout_worker::shared_limit::LimitReached;
 use serde::Serialize;
 #[cfg(feature = "openapi")]
 use utoipa::ToSchema;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use rollout_worker::backoff::error_chain;
-use rollout_worker::tls_files::{TlsFileError, certificate_error, read_identity};
+use rollout_base::backoff::error_chain;
+use rollout_base::tls_files::{TlsFileError, certificate_error, read_identity};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};

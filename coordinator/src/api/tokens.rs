@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use rollout_worker::regular_file;
-use rollout_worker::shown_path::shown;
+use rollout_base::regular_file;
+use rollout_base::shown_path::shown;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;

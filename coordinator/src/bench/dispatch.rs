@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rollout_base::supervise;
+use rollout_base::traces::Tracer;
 use rollout_engine::atomic_file;
 use rollout_engine::journal::RunLayout;
 use rollout_protocol::id::RunId;
 use rollout_worker::store::BlobStore;
-use rollout_worker::supervise;
-use rollout_worker::traces::Tracer;
 use serde::Serialize;
 use tokio::sync::mpsc;
 

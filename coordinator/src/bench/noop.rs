@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use rollout_base::secrets::TrialVariables;
 use rollout_engine::core::RemoteTimeouts;
 use rollout_engine::journal::RunLayout;
 use rollout_engine::{LockOptions, RunError, RunOpenOptions};
@@ -15,7 +16,6 @@ use rollout_protocol::spec::budget::RunBudget;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_worker::environment::null::NullProvider;
 use rollout_worker::executor::{ExecutionServices, Finished, TaskFiles};
-use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::Runner;
 use rollout_worker::store::BlobStore;
 use rollout_worker::work::trial::{self, TrialContext};

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use clap::Args;
-use rollout_worker::backoff::error_chain;
+use rollout_base::backoff::error_chain;
+use rollout_base::tls_files;
 use rollout_worker::environment::CaBundle;
-use rollout_worker::tls_files;
 
 use super::output::Printer;
 use crate::config::env_vars;

@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
+use rollout_base::regular_file;
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
 use rollout_protocol::template::is_variable_name;
-use rollout_worker::regular_file;
 
 /// The variables of a file, in its order.
 ///

@@ -3,16 +3,16 @@
 use std::error::Error;
 use std::path::Path;
 
+use rollout_base::backoff::error_chain;
+use rollout_base::shortage::Shortage;
+use rollout_base::shown_path::shown;
 use rollout_engine::catalog::CatalogError;
 use rollout_engine::journal::{JournalError, MirrorError};
 use rollout_engine::{LockError, LockLostError, OpenError, ReopenSelection, RunError};
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::item_name::ItemName;
-use rollout_worker::backoff::error_chain;
 use rollout_worker::host::WorkerDirError;
 use rollout_worker::queue::traits::QueueError;
-use rollout_worker::shortage::Shortage;
-use rollout_worker::shown_path::shown;
 use rollout_worker::store::StoreError;
 
 use super::hint_command::{self, CommandHint, HintedRun, RunAction, ShellCommand};

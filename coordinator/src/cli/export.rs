@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use rollout_base::supervise;
 use rollout_engine::RunError;
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::store::StoreError;
-use rollout_worker::supervise;
 
 use super::error::{CliError, remedy, repair_hint};
 use super::hint_command::{self, CommandHint, HintedRun, RunAction};

@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use rollout_base::secrets::Redactor;
+use rollout_base::supervise;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::id::RunId;
 use rollout_worker::environment::ListenerRoute;
 use rollout_worker::gateway::proxy::Gateway;
 use rollout_worker::gateway::{ModelGateway as _, TrajectoryAgent, TryRequest, Upstream};
-use rollout_worker::secrets::Redactor;
-use rollout_worker::supervise;
 
 use super::error::CliError;
 use super::output::Printer;

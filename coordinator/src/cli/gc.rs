@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use jiff::Timestamp;
+use rollout_base::removal_limits::RemovalLimits;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::id::RunId;
-use rollout_worker::removal_limits::RemovalLimits;
 use serde_json::json;
 
 use super::error::CliError;

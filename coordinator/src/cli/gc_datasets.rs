@@ -1,6 +1,6 @@
 //! `rollout gc --datasets`: removal of fetched datasets from the cache of this user.
 
-use rollout_worker::supervise;
+use rollout_base::supervise;
 use serde_json::{Value, json};
 
 use super::error::CliError;

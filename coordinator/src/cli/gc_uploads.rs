@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rollout_worker::supervise;
+use rollout_base::supervise;
 use serde_json::{Value, json};
 
 use super::error::CliError;

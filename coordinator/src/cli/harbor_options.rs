@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use rollout_base::regular_file;
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
-use rollout_worker::regular_file;
 
 use super::overrides::pair;
 use crate::config::{CliSetting, expected_retry, mcp_settings};

@@ -67,7 +67,7 @@ pub(super) mod worker {
 
     use prometheus_client::collector::Collector;
     use prometheus_client::encoding::DescriptorEncoder;
-    use rollout_worker::metrics::WorkerMetrics;
+    use rollout_base::metrics::WorkerMetrics;
     use rollout_worker::service::WorkerMonitor;
 
     use crate::serve::Monitoring;

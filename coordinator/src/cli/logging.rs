@@ -2,6 +2,7 @@
 
 #[cfg(feature = "nats")]
 mod queue;
+mod targets;
 
 use std::io::{self, Write};
 #[cfg(feature = "nats")]
@@ -64,7 +65,7 @@ pub(super) fn flush() {
 fn install(level: LogLevel, args: LogArgs, target: LogTarget, style: Style) {
     let filter = std::env::var(env_vars::LOG.name)
         .ok()
-        .and_then(|text| EnvFilter::try_new(with_engine(&text)).ok())
+        .and_then(|text| EnvFilter::try_new(targets::with_moved(&text)).ok())
         .unwrap_or_else(|| EnvFilter::new(directives(level)));
     let with_ids = match args.log_format {
         LogFormat::Text => "off",
@@ -97,10 +98,8 @@ fn directives(level: LogLevel) -> String {
     let client = if level == LogLevel::Trace { "debug" } else { "off" };
     // So does this one, with whole requests in its warnings.
     let s3 = if level == LogLevel::Trace { "debug" } else { "error" };
-    let ours = level.as_str();
-    format!(
-        "{others},async_nats={client},kube_client={client},aws={s3},rollout={ours},rollout_coordinator={ours},rollout_engine={ours},rollout_worker={ours}"
-    )
+    let ours = targets::ours(level.as_str());
+    format!("{others},async_nats={client},kube_client={client},aws={s3}{ours}")
 }
 
 /// The place of messages.
@@ -110,21 +109,6 @@ enum LogTarget {
     /// A thread writes them.
     #[cfg(feature = "nats")]
     Queue(LogQueue),
-}
-
-/// The filter of a user, whose directives for `rollout_coordinator` also hold for `rollout_engine`: its
-/// messages had the former name before. Of equal directives the last one counts.
-fn with_engine(filter: &str) -> String {
-    let renamed = |name: &'static str, ends: &'static [char]| {
-        filter.split(',').filter_map(move |directive| {
-            let rest = directive.strip_prefix(name)?;
-            let is_whole_name = rest.is_empty() || rest.starts_with(ends);
-            is_whole_name.then(|| format!("rollout_engine{rest}"))
-        })
-    };
-    let added = renamed("rollout_coordinator", &['=', '[']);
-    let added = added.chain(renamed("rollout_coordinator::engine", &['=', '[', ':']));
-    added.chain([filter.to_owned()]).collect::<Vec<_>>().join(",")
 }
 
 /// One message.
@@ -204,24 +188,25 @@ mod tests {
         let text = logged(&directives(LogLevel::Info), || {
             tracing::error!(target: "kube_client::client::builder", "failed with error x");
             tracing::error!(target: "async_nats::connector", "failed to connect");
-            tracing::warn!(target: "rollout_worker::dependency", "it does not answer");
+            tracing::warn!(target: "rollout_base::dependency", "it does not answer");
         });
         assert!(text.contains("it does not answer") && !text.contains("failed"), "{text}");
     }
 
     #[test]
-    fn engine_is_logged_by_default() {
+    fn every_crate_is_logged_by_default() {
         let text = logged(&directives(LogLevel::Debug), || {
             tracing::debug!(target: "rollout_engine::journal", "synced");
+            tracing::debug!(target: "rollout_base::backoff", "waited");
         });
-        assert!(text.contains("synced"), "{text}");
+        assert!(text.contains("synced") && text.contains("waited"), "{text}");
     }
 
     #[test]
     fn engine_is_logged_by_filters_for_the_coordinator() {
         let is_logged = |filter: &str| {
             let log = || tracing::debug!(target: "rollout_engine::journal::write", "synced");
-            !logged(&with_engine(filter), log).is_empty()
+            !logged(&targets::with_moved(filter), log).is_empty()
         };
         for filter in [
             "rollout_coordinator=debug",
@@ -241,6 +226,20 @@ mod tests {
             "rollout_worker=debug",
             "",
         ] {
+            assert!(!is_logged(filter), "{filter}");
+        }
+    }
+
+    #[test]
+    fn base_is_logged_by_filters_for_the_worker() {
+        let is_logged = |filter: &str| {
+            let log = || tracing::debug!(target: "rollout_base::backoff", "waited");
+            !logged(&targets::with_moved(filter), log).is_empty()
+        };
+        for filter in ["rollout_worker=debug", "rollout_worker::backoff=trace", "rollout_base"] {
+            assert!(is_logged(filter), "{filter}");
+        }
+        for filter in ["rollout_worker::service=debug", "rollout_worker=debug,rollout_base=info"] {
             assert!(!is_logged(filter), "{filter}");
         }
     }

@@ -114,7 +114,7 @@ pub fn main_with(decorate: RunnerDecorator) -> ProcessExit {
     if cli.runs_for_long() {
         arena_limit::restart();
     }
-    rollout_worker::open_files::raise_limit();
+    rollout_base::open_files::raise_limit();
     let printer = Printer::from_environment(cli.is_quiet());
     let ran = runtime().and_then(|runtime| {
         let ran = runtime.block_on(dispatch(cli, decorate, &printer));

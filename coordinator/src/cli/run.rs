@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use rollout_base::supervise;
 use rollout_engine::ReopenSelection;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::supervise;
 
 use super::args::{RunArgs, with_run};
 use super::error::CliError;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
+use rollout_base::supervise;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::supervise;
 
 use super::args::Cli;
 use super::error::CliError;

@@ -5,9 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
+use rollout_base::supervise;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::name;
-use rollout_worker::supervise;
 
 use super::error::CliError;
 use super::output::Printer;

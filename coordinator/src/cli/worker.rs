@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::backoff::OutageLog;
+use rollout_base::secrets::TrialVariables;
+use rollout_base::shown_path;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::heartbeat::ResourceBudget;
-use rollout_worker::backoff::OutageLog;
 use rollout_worker::environment::descriptor;
 use rollout_worker::queue::nats::{ConnectError, Nats, NatsName, NatsOptions, NatsSource};
 use rollout_worker::queue::traits::QueueError;
-use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::WorkerExitReason;
-use rollout_worker::shown_path;
 use rollout_worker::store::{BlobStore, StoreError, StoreUrl};
 use tokio::time::Instant;
 

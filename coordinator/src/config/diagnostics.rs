@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use rollout_worker::shown_path::shown;
+use rollout_base::shown_path::shown;
 use serde::Serialize;
 
 /// Kind of a configuration error.

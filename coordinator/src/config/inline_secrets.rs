@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use rollout_base::secrets::{TrialVariables, is_secret_name};
 use rollout_protocol::template::Template;
-use rollout_worker::secrets::{TrialVariables, is_secret_name};
 
 use super::diagnostics::{Diagnostics, ErrorKind};
 use super::elements::variables::Variable;

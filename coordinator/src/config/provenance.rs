@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rollout_worker::shown_path::shown;
+use rollout_base::shown_path::shown;
 use serde::Serialize;
 
 use super::cli_overrides::CliSetting;

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
+use rollout_base::confined::{ConfinedDir, leads_outside};
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
-use rollout_worker::confined::{ConfinedDir, leads_outside};
 
 use super::diagnostics::{ConfigError, Diagnostics, ErrorKind};
 use super::location::SourceLocation;

@@ -3,10 +3,10 @@
 use std::io;
 use std::path::Path;
 
+use rollout_base::confined::ConfinedDir;
+use rollout_base::regular_file;
 use rollout_protocol::limits::TRAJECTORY_BYTES;
 use rollout_worker::agents::PriorConversation;
-use rollout_worker::confined::ConfinedDir;
-use rollout_worker::regular_file;
 
 /// Reads a file that must have a conversation.
 ///

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use rollout_base::shared_limit::{LimitUser, SharedPlace};
+use rollout_base::{durable, supervise};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits::TASK_NAME_BYTES;
 use rollout_protocol::name;
 use rollout_worker::archive::{ArchiveLimits, extract_faithful};
-use rollout_worker::shared_limit::{LimitUser, SharedPlace};
-use rollout_worker::{durable, supervise};
 use serde_json::Value;
 use tempfile::{NamedTempFile, TempDir};
 

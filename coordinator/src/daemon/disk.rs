@@ -9,10 +9,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rollout_base::shared_limit::{LimitReached, LimitShares, LimitUser, SharedLimit, SharedPlace};
 use rollout_engine::atomic_file;
-use rollout_worker::shared_limit::{
-    LimitReached, LimitShares, LimitUser, SharedLimit, SharedPlace,
-};
 use serde::{Deserialize, Serialize};
 
 use super::DaemonError;

@@ -4,13 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::shared_limit::LimitUser;
+use rollout_base::supervise;
+use rollout_base::traces::Tracer;
 use rollout_engine::{LockWaitPolicy, RunError};
 use rollout_protocol::Timestamp;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::shared_limit::LimitUser;
-use rollout_worker::supervise;
-use rollout_worker::traces::Tracer;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 

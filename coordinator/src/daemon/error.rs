@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rollout_worker::shared_limit::LimitReached;
+use rollout_base::shared_limit::LimitReached;
 
 use super::failure::RunFailure;
 use super::record::RecordError;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rollout_worker::shared_limit::{LimitUser, SharedLimit, SharedPlace};
-use rollout_worker::supervise;
+use rollout_base::shared_limit::{LimitUser, SharedLimit, SharedPlace};
+use rollout_base::supervise;
 use tokio::sync::watch;
 use tokio::time::Instant;
 

@@ -7,10 +7,10 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rollout_base::{durable, supervise};
 use rollout_protocol::executor::{StartTrial, TrialHandle};
 use rollout_protocol::id::ItemId;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::{durable, supervise};
 use tokio::sync::{Mutex, mpsc};
 
 use super::hosted_run::HostedRun;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rollout_base::shared_limit::{LimitReached, SharedPlace};
+use rollout_base::supervise::{self, TaskPanic};
 use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, ArchivePath, FilterDecision};
-use rollout_worker::shared_limit::{LimitReached, SharedPlace};
-use rollout_worker::supervise::{self, TaskPanic};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;

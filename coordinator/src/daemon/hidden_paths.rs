@@ -5,12 +5,12 @@
 //! [`hide_host_paths`] takes every path of the usual places out of the texts of faults. The rule is the
 //! same for each path in such a place, so that a user who makes a text name a guess learns nothing.
 //!
-//! [`shown`]: rollout_worker::shown_path::shown
+//! [`shown`]: rollout_base::shown_path::shown
 
 use std::ffi::OsString;
 use std::path::Path;
 
-use rollout_worker::shown_path::hide;
+use rollout_base::shown_path::hide;
 
 use super::failure::RunFailure;
 use crate::launch::host::{StateDir, fetched_tasks};
@@ -90,7 +90,7 @@ fn without_host_paths(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use rollout_worker::shown_path::shown;
+    use rollout_base::shown_path::shown;
 
     use super::*;
 

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rollout_base::shared_limit::LimitUser;
 use rollout_engine::journal::RunLayout;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::shared_limit::LimitUser;
 use serde::Serialize;
 use tokio::sync::{mpsc, watch};
 #[cfg(feature = "openapi")]

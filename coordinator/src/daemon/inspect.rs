@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use rollout_base::shared_limit::{LimitUser, SharedPlace};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::TrialRecord;
 use rollout_protocol::reference::TrialReferences;
-use rollout_worker::shared_limit::{LimitUser, SharedPlace};
 use rollout_worker::store::{self, BlobStore};
 
 use super::event_feed::{HostedEvent, ReadTurns};

@@ -67,12 +67,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rollout_base::shared_limit::{LimitCounts, LimitShares, LimitUser, SharedLimit};
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::wire::control::StopLevel;
 #[cfg(feature = "nats")]
 use rollout_worker::queue::nats::NatsOptions;
-use rollout_worker::shared_limit::{LimitCounts, LimitShares, LimitUser, SharedLimit};
 use rollout_worker::store::StoreUrl;
-use rollout_worker::supervise::{self, Task};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 pub use self::datasets::{AllowedUploads, SubmittedDocument};

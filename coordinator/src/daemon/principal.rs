@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rollout_worker::shared_limit::LimitUser;
+use rollout_base::shared_limit::LimitUser;
 use serde::{Deserialize, Serialize};
 
 /// A role. Each one includes those before it.

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use rollout_base::shown_path::shown;
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::RunId;
-use rollout_worker::shown_path::shown;
 use serde::{Deserialize, Serialize};
 #[cfg(feature = "openapi")]
 use utoipa::ToSchema;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rollout_worker::supervise;
+use rollout_base::supervise;
 
 use super::disk_retries::DiskRetries;
 use super::record::RecordError;

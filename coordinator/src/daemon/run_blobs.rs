@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rollout_base::supervise;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::event::EventKind;
@@ -12,7 +13,6 @@ use rollout_protocol::id::ItemId;
 use rollout_protocol::record::Execution;
 use rollout_protocol::reference::TrialReferences;
 use rollout_worker::store::BlobStore;
-use rollout_worker::supervise;
 
 use super::failure::RunFault;
 use super::hosted_run::HostedRun;

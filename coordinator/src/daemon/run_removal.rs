@@ -7,15 +7,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::backoff::error_chain;
+use rollout_base::supervise;
 use rollout_engine::journal::{JournalError, RunLayout, SegmentIndex};
 use rollout_protocol::id::RunId;
-use rollout_worker::backoff::error_chain;
 #[cfg(feature = "nats")]
 use rollout_worker::queue::nats::{ConnectError, NatsOptions};
 #[cfg(feature = "nats")]
 use rollout_worker::queue::traits::QueueError;
 use rollout_worker::store::{self, StoreError};
-use rollout_worker::supervise;
 use tokio::time::timeout;
 
 use super::Daemon;

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use rollout_worker::shared_limit::{LimitShares, LimitUser};
+use rollout_base::shared_limit::{LimitShares, LimitUser};
 
 use super::id::HostedRunId;
 

@@ -5,11 +5,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use rollout_base::supervise::{self, Task};
+use rollout_base::traces::Tracer;
 use rollout_engine::{LockWaitPolicy, RunError};
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::supervise::{self, Task};
-use rollout_worker::traces::Tracer;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 

@@ -13,9 +13,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use rollout_base::warning_limiter::WarningLimiter;
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::{ExecId, ItemId};
-use rollout_worker::warning_limiter::WarningLimiter;
 use serde_json::Value;
 
 use super::event_feed::{EventFeed, EventSource, HostedEvent, encoded};

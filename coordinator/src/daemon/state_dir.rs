@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use rollout_base::durable;
 use rollout_engine::atomic_file;
-use rollout_worker::durable;
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::shared_limit::{LimitShares, SharedPlace};
+use rollout_base::supervise;
 use rollout_protocol::Timestamp;
-use rollout_worker::shared_limit::{LimitShares, SharedPlace};
-use rollout_worker::supervise;
 use tokio::time::{Instant, timeout_at};
 
 use super::datasets::SubmittedDocument;

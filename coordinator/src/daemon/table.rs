@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use rollout_worker::shared_limit::LimitShares;
+use rollout_base::shared_limit::LimitShares;
 
 use super::hosted_run::{HostedRun, HostedRunState, HostedRunView};
 use super::id::HostedRunId;

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rollout_base::backoff::without_place;
+use rollout_base::supervise;
+use rollout_base::write_check::check_writes;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::backoff::without_place;
-use rollout_worker::supervise;
-use rollout_worker::write_check::check_writes;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 

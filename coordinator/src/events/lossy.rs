@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rollout_worker::supervise::{self, Task};
+use rollout_base::supervise::{self, Task};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 

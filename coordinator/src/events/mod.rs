@@ -22,11 +22,11 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
+use rollout_base::supervise::{self, Task, TaskPanic};
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::spec::guardrail::Guardrail;
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_worker::store::{BlobStore, StoreUrl};
-use rollout_worker::supervise::{self, Task, TaskPanic};
 use tokio::sync::mpsc;
 
 use self::fan_out::FanOut;

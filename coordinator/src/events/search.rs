@@ -3,8 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::event::RunEvent;
-use rollout_worker::supervise::{self, Task};
 use tokio::sync::mpsc;
 
 use super::fan_out::FanOut;

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rollout_base::backoff;
 use rollout_protocol::item_name::ItemName;
-use rollout_worker::backoff;
 
 use crate::results::escape;
 

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
+use rollout_base::backoff::error_chain;
 use rollout_engine::core::AnnouncedChunk;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::digest::{Digest, DigestHasher};
@@ -15,7 +16,6 @@ use rollout_protocol::harness::HookEvent;
 use rollout_protocol::id::{ExecId, ItemId};
 use rollout_protocol::record::Settlement;
 use rollout_protocol::spec::task::TaskSpec;
-use rollout_worker::backoff::error_chain;
 use rollout_worker::store::{BlobStore, get_json};
 
 use super::recorded_events::{EventLogs, recorded_events};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rollout_base::supervise;
 use rollout_engine::RunError;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::executor::{StartTrial, TrialHandle, TrialStatus};
@@ -16,7 +17,6 @@ use rollout_protocol::wire::command::{IN_PROGRESS_PAUSE, RunCommand, TrialSelect
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::trial_control::{TrialControlReceipt, TrialControlRequest};
 use rollout_worker::store::BlobStore;
-use rollout_worker::supervise;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc, oneshot};
 

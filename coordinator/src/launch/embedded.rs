@@ -9,6 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use rollout_base::backoff::error_chain;
+use rollout_base::durable;
+use rollout_base::metrics::WorkerMetrics;
+use rollout_base::supervise::{self, Task};
+use rollout_base::traces::Tracer;
 use rollout_engine::journal::RunLayout;
 use rollout_engine::{
     DurableStateListener, Engine, EngineInputs, EngineMessage, EngineOutcome, OpenRun, PhaseHints,
@@ -20,19 +25,14 @@ use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_protocol::wire::position::ReportBatch;
-use rollout_worker::backoff::error_chain;
-use rollout_worker::durable;
 use rollout_worker::environment::{Owner, Provider};
 use rollout_worker::host::{HostOwners, WorkerDir};
-use rollout_worker::metrics::WorkerMetrics;
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::embedded::model::BrokerModelConfig;
 use rollout_worker::queue::traits::{Dispatch, QueueError, WorkSource};
 use rollout_worker::service::{Runner, ShutdownLevel, Worker, WorkerConfig, WorkerProfile};
 use rollout_worker::spool;
 use rollout_worker::store::BlobStore;
-use rollout_worker::supervise::{self, Task};
-use rollout_worker::traces::Tracer;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::control_socket::ControlSocket;

@@ -4,11 +4,11 @@ use std::error::Error;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
+use rollout_base::shown_path::shown;
 use rollout_engine::catalog::CatalogError;
 use rollout_engine::{OpenError, RunError};
 use rollout_protocol::farm::InvalidFarmSettings;
 use rollout_worker::host::WorkerDirError;
-use rollout_worker::shown_path::shown;
 use rollout_worker::store::StoreError;
 
 use crate::events::ReportError;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 #[cfg(feature = "nats")]
 use std::time::Duration;
 
+use rollout_base::supervise;
 use rollout_protocol::id::{ExecId, ItemId, RunId};
 use rollout_protocol::record::ExecutionEnd;
 use rollout_protocol::wire::output::{OutputCursor, OutputPiece};
@@ -15,7 +16,6 @@ use rollout_worker::executor::read_output;
 use rollout_worker::queue::nats::{ConnectError, Nats};
 #[cfg(feature = "nats")]
 use rollout_worker::queue::traits::QueueError;
-use rollout_worker::supervise;
 
 use crate::results::view::TrialDetail;
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use rollout_base::secrets::{MaskedVariables, TrialVariables};
 use rollout_protocol::spec::gateway::{GatewaySpec, declared_secrets};
-use rollout_worker::secrets::{MaskedVariables, TrialVariables};
 
 use super::host::environment;
 use super::{local, search};

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rollout_worker::backoff::error_chain;
+use rollout_base::backoff::error_chain;
+use rollout_base::supervise;
 use rollout_worker::host::{WorkerDir, WorkerDirError};
 use rollout_worker::store::BlobStore;
-use rollout_worker::supervise;
 
 use super::LaunchError;
 use crate::config::Job;

@@ -4,16 +4,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::shown_path::shown;
+use rollout_base::traces::Tracer;
+use rollout_base::{durable, supervise};
 use rollout_engine::catalog::Catalog;
 use rollout_engine::journal::{RunLayout, SegmentIndex};
 use rollout_engine::{LockWaitPolicy, OpenError, ReopenSelection, RunError, RunLock};
 use rollout_protocol::id::RunId;
 use rollout_protocol::name;
 use rollout_worker::queue::nats::{NatsName, NatsOptions};
-use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobStore, StoreUrl};
-use rollout_worker::traces::Tracer;
-use rollout_worker::{durable, supervise};
 use tokio::sync::mpsc;
 
 use super::LaunchError;

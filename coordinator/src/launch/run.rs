@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
+use rollout_base::supervise::Task;
+use rollout_base::traces::Tracer;
 use rollout_engine::catalog::{CatalogError, MirrorOptions};
 use rollout_engine::journal::RunLayout;
 use rollout_engine::{
@@ -11,8 +13,6 @@ use rollout_engine::{
 };
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::store::{BlobStore, StoreUrl};
-use rollout_worker::supervise::Task;
-use rollout_worker::traces::Tracer;
 use tokio::sync::mpsc;
 
 use super::embedded::FinishedSession;

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rollout_base::supervise;
+use rollout_base::traces::Tracer;
 use rollout_engine::core::RemoteTimeouts;
 use rollout_engine::journal::{JournalError, RunLayout};
 use rollout_engine::{
@@ -16,8 +18,6 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::queue::traits::RunControl;
 use rollout_worker::store::BlobStore;
-use rollout_worker::supervise;
-use rollout_worker::traces::Tracer;
 use tokio::sync::mpsc;
 
 use super::on_demand::OnDemandTrials;

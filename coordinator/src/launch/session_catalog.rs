@@ -4,13 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rollout_base::backoff::OutageLog;
+use rollout_base::supervise;
 use rollout_engine::Interruption;
 use rollout_engine::catalog::{Catalog, CatalogError, CatalogMirror, MirrorOptions, OtherFiles};
 use rollout_engine::journal::{JournalMirror, RunLayout};
 use rollout_protocol::id::RunId;
-use rollout_worker::backoff::OutageLog;
 use rollout_worker::store::BlobStore;
-use rollout_worker::supervise;
 
 use crate::results::files::layout;
 

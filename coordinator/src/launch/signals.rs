@@ -2,8 +2,8 @@
 
 use std::io;
 
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::supervise::{self, Task};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 

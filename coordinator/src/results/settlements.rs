@@ -10,12 +10,12 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use rollout_base::shown_path::shown;
 use rollout_engine::journal::RunLayout;
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::record::Settlement;
 use rollout_protocol::spec::trial::TrialName;
-use rollout_worker::shown_path::shown;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 

@@ -18,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
-use rollout_worker::supervise::{self, Task};
+use rollout_base::supervise::{self, Task};
 use tokio::net::TcpListener;
 
 use super::listener::BoundedListener;

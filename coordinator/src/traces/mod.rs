@@ -15,7 +15,7 @@ use std::fmt;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
-use rollout_worker::traces::Tracer;
+use rollout_base::traces::Tracer;
 
 pub use self::error::TraceExportError;
 pub use self::settings::TraceSettings;
@@ -71,7 +71,7 @@ impl TraceExport {
             None => Ok(Self::default()),
         });
         started.unwrap_or_else(|error| {
-            tracing::warn!("{}", rollout_worker::backoff::error_chain(&error));
+            tracing::warn!("{}", rollout_base::backoff::error_chain(&error));
             Self::default()
         })
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rollout_worker::traces::TraceSpan;
+use rollout_base::traces::TraceSpan;
 
 /// Spans that wait to be sent. A span has about 1 KiB.
 const CAPACITY: usize = 8192;
@@ -99,10 +99,10 @@ impl SpanQueue {
 mod tests {
     use std::sync::Arc;
 
+    use rollout_base::supervise;
     use rollout_protocol::Timestamp;
     use rollout_protocol::id::{ExecId, ItemId, RunId};
     use rollout_protocol::trace_id::{SpanId, TraceId};
-    use rollout_worker::supervise;
 
     use super::*;
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use rollout_base::supervise;
 use rollout_tests::http::{HttpClient, HttpLines};
-use rollout_worker::supervise;
 
 /// One reader of this many reads nothing after the head of the answer.
 const SLOW: usize = 10;

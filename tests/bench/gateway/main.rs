@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use rollout_base::secrets::Redactor;
 use rollout_protocol::id::RunId;
 use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 use rollout_tests::model_server::ModelServer;
@@ -22,7 +23,6 @@ use rollout_worker::gateway::proxy::Gateway;
 use rollout_worker::gateway::{
     ModelGateway as _, TrajectoryAgent, TryGateway, TryRequest, Upstream,
 };
-use rollout_worker::secrets::Redactor;
 
 use self::client::{BenchCall, BenchEndpoint, CallTimes, ModelClient, SlowReader};
 

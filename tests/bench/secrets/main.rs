@@ -9,7 +9,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use rollout_worker::secrets::{Redactor, TrialVariables};
+use rollout_base::secrets::{Redactor, TrialVariables};
 
 const USAGE: &str = "usage: secret_hits [--mib N] DIRECTORY...";
 

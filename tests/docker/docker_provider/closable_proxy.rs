@@ -1,6 +1,6 @@
 //! A TCP proxy that can be closed.
 
-use rollout_worker::supervise::{self, Task};
+use rollout_base::supervise::{self, Task};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Forwards connections until dropped.

@@ -4,8 +4,8 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
+use rollout_base::supervise;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::supervise;
 
 use crate::registry::fixture::{RegistryFixture, tasks};
 

@@ -7,15 +7,25 @@ use std::process::Command;
 use crate::{Violation, assert_none, files};
 
 /// The workspace's crates with those that they may use:
-/// `protocol <- worker <- engine <- coordinator <- tests`.
+/// `protocol <- base <- worker <- engine <- coordinator <- tests`.
 const DIRECTION: &[(&str, &[&str])] = &[
     ("rollout-protocol", &[]),
-    ("rollout-worker", &["rollout-protocol"]),
-    ("rollout-engine", &["rollout-protocol", "rollout-worker"]),
-    ("rollout-coordinator", &["rollout-protocol", "rollout-worker", "rollout-engine"]),
+    ("rollout-base", &["rollout-protocol"]),
+    ("rollout-worker", &["rollout-protocol", "rollout-base"]),
+    ("rollout-engine", &["rollout-protocol", "rollout-base", "rollout-worker"]),
+    (
+        "rollout-coordinator",
+        &["rollout-protocol", "rollout-base", "rollout-worker", "rollout-engine"],
+    ),
     (
         "rollout-tests",
-        &["rollout-protocol", "rollout-worker", "rollout-engine", "rollout-coordinator"],
+        &[
+            "rollout-protocol",
+            "rollout-base",
+            "rollout-worker",
+            "rollout-engine",
+            "rollout-coordinator",
+        ],
     ),
 ];
 

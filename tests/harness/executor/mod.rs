@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::traces::Tracer;
 use rollout_coordinator::config::JobOptions;
 use rollout_coordinator::events::MaterializeMode;
 use rollout_coordinator::launch::host::{HostPaths, OperatorOptions, SANDBOX_COMMAND};
@@ -19,7 +20,6 @@ use rollout_coordinator::sources::datasets::BundleSink;
 use rollout_engine::LockWaitPolicy;
 use rollout_worker::queue::nats::NatsOptions;
 use rollout_worker::store::{BlobStore, StoreUrl};
-use rollout_worker::traces::Tracer;
 use serde_json::json;
 use tokio::sync::mpsc;
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rollout_worker::supervise::Task;
+use rollout_base::supervise::Task;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use rollout_worker::supervise::{self, Task};
+use rollout_base::supervise::{self, Task};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};

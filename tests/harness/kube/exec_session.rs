@@ -7,7 +7,7 @@ use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
-use rollout_worker::supervise;
+use rollout_base::supervise;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin};

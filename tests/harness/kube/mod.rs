@@ -54,7 +54,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use rollout_worker::{open_files, supervise};
+use rollout_base::{open_files, supervise};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::oneshot;

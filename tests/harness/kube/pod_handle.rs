@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rollout_worker::supervise::Task;
+use rollout_base::supervise::Task;
 use tokio::sync::watch;
 
 use super::container::Container;

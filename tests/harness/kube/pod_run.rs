@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use rollout_worker::supervise::{self, Task};
+use rollout_base::supervise::{self, Task};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 

@@ -24,7 +24,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-use rollout_worker::supervise;
+use rollout_base::supervise;
 use tempfile::TempDir;
 
 use crate::hidden_commands::POWER_DISK;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::supervise::{self, Task};
 use rollout_engine::core::RemoteTimeouts;
 use rollout_engine::journal::RunLayout;
 use rollout_engine::reconcile::{self, RemoteRun, message_channel};
@@ -14,7 +15,6 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::budget::RunBudget;
-use rollout_worker::supervise::{self, Task};
 use tokio::sync::mpsc;
 
 use super::fleet::{Fleet, LEASE};

@@ -4,13 +4,13 @@ use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
+use rollout_base::supervise;
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::DockerEngine;
 use rollout_tests::ignored::or_ignored_part;
 use rollout_tests::model_server::ModelServer;
 use rollout_tests::project::Project;
 use rollout_tests::results::TrialDirectory;
-use rollout_worker::supervise;
 use serde_json::{Value, json};
 
 use crate::agents::INSTALL_DEADLINE;

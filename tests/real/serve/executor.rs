@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::TryStreamExt as _;
+use rollout_base::supervise;
 use rollout_coordinator::executor::{
     ExecutorError, RemoteExecutor, RemoteExecutorOptions, RemoteSubmission, TokenSource,
     TrialExecutor as _,
@@ -16,7 +17,6 @@ use rollout_tests::journal_replay::assert_follows_from_journal;
 use rollout_tests::leak_check::assert_no_leaks;
 use rollout_tests::project::Project;
 use rollout_worker::store::MemoryStore;
-use rollout_worker::supervise;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+use rollout_base::supervise;
 use rollout_tests::wait::{self, LONG_DEADLINE};
 use rollout_tests::{print_notice, processes};
-use rollout_worker::supervise;
 use rustix::process::Signal;
 use serde_json::Value;
 

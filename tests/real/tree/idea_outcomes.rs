@@ -5,13 +5,13 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
+use rollout_base::supervise;
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::leak_check::assert_no_leaks as assert_nothing_left;
 use rollout_tests::project::Project;
 use rollout_tests::results::json;
 use rollout_tests::search::{comparable_manifest, leaked_files};
 use rollout_tests::wait;
-use rollout_worker::supervise;
 use rustix::process::Signal;
 use serde_json::{Value, json as value};
 

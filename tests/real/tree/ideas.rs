@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::secrets::TrialVariables;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::record::{IdeasEnd, IdeasRecord, LogsRecord};
@@ -25,7 +26,6 @@ use rollout_worker::executor::{
     TaskFiles,
 };
 use rollout_worker::git::testing::UserRepository;
-use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::{BlobStore as _, MemoryStore};
 use rollout_worker::work::eval::Repositories;
 use rollout_worker::work::ideas::{self, IdeasContext};

@@ -6,12 +6,12 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use rollout_base::supervise;
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::ignored::report_ignored;
 use rollout_tests::project::repository;
 use rollout_tests::results::json;
 use rollout_tests::search::ExampleSearch;
-use rollout_worker::supervise;
 use serde_json::{Value, json as value};
 
 use crate::tree::{DEADLINE, project};

@@ -10,8 +10,8 @@ use rollout_protocol::digest::Digest;
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::{ArchiveError, ArchiveLimits, ArchiveReport, extract};
-use crate::open_files;
 use crate::store::{BlobStore, StoreError};
+use rollout_base::open_files;
 
 /// Why an archive in a blob store cannot be extracted.
 #[derive(Debug, thiserror::Error)]

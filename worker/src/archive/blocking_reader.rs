@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio_util::io::SyncIoBridge;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use crate::supervise;
+use rollout_base::supervise;
 
 /// Bytes read from a source at once: the only part of it held in memory.
 const BUFFER_BYTES: usize = 128 * 1024;

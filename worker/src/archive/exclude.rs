@@ -2,7 +2,7 @@
 
 use globset::{Candidate, GlobBuilder, GlobSet, GlobSetBuilder};
 
-use crate::glob;
+use rollout_base::glob;
 
 /// Patterns of names to exclude. `*` and `?` match any characters, including `/`; `[…]` matches one
 /// of several. A pattern is matched against a path from the start of any of its components, and

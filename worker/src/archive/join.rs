@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::digest::{Digest, DigestHasher};
 
 use super::ArchiveError;
-use crate::supervise;
+use rollout_base::supervise;
 
 /// Size of the end mark of every archive that Rollout makes.
 const END_BYTES: u64 = 1024;

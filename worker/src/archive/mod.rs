@@ -55,7 +55,7 @@ pub use self::sanitize::{
 pub use self::single::{FilePieces, first_file, stream_first_file};
 
 pub(crate) use self::write::ArchiveWriter;
-use crate::shown_path::shown;
+use rollout_base::shown_path::shown;
 
 /// Limits on reading an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use rustix::fs::{FileType, Mode};
 use super::path::{ArchivePath, InvalidArchivePath, link_stays_inside};
 use super::write::ArchiveWriter;
 use super::{ArchiveError, ArchiveLimits, ArchiveTruncation, PackedArchive};
-use crate::confined::ConfinedDir;
+use rollout_base::confined::ConfinedDir;
 
 /// Bytes copied at once.
 const BUFFER_BYTES: usize = 256 * 1024;

@@ -16,7 +16,7 @@ use super::{
     ArchiveError, ArchiveLimits, ArchiveMember, ArchiveReport, ArchiveTruncation, ExcludePatterns,
     MemberKind, PackedArchive, blocking_reader,
 };
-use crate::secrets::{RedactionStyle, Redactor};
+use rollout_base::secrets::{RedactionStyle, Redactor};
 
 /// Bytes copied at once.
 const BUFFER_BYTES: usize = 64 * 1024;

@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 
 use super::disk_work::DiskWork;
 use super::space::DiskSpace;
-use crate::supervise::TaskPanic;
+use rollout_base::supervise::TaskPanic;
 
 /// Why disks were not measured.
 #[derive(Debug)]

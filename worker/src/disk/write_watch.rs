@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use super::disk_work::{ANSWER_LIMIT, DiskWork};
-use crate::backoff::without_place;
-use crate::shortage::Shortage;
-use crate::shown_path::shown;
-use crate::write_check::check_writes;
+use rollout_base::backoff::without_place;
+use rollout_base::shortage::Shortage;
+use rollout_base::shown_path::shown;
+use rollout_base::write_check::check_writes;
 
 /// Longest wait at the end for a check that runs.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
@@ -182,7 +182,7 @@ mod tests {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::*;
-    use crate::supervise;
+    use rollout_base::supervise;
 
     #[tokio::test]
     async fn removed_directory_is_a_fault_until_it_is_back() {

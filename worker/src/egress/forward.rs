@@ -11,8 +11,8 @@ use hyper::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use crate::hop_by_hop;
-use crate::supervise::{self, Task};
+use rollout_base::hop_by_hop;
+use rollout_base::supervise::{self, Task};
 
 /// The body of a reply, with the connection that it comes from.
 #[derive(Debug)]

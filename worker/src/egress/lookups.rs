@@ -11,7 +11,7 @@ use lru::LruCache;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::supervise;
+use rollout_base::supervise;
 
 /// Longest wait for a place among the look-ups.
 const TURN_TIMEOUT: Duration = Duration::from_secs(20);

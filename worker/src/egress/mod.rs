@@ -46,7 +46,7 @@ use self::lookups::NameLookups;
 use self::names::NameAddresses;
 pub use self::refused::{RefusedHost, RefusedHosts, RefusedSummary};
 use self::upstream::UpstreamProxies;
-use crate::supervise::Task;
+use rollout_base::supervise::Task;
 
 /// Hosts that scripts reach without the proxy: the loopback interface of the environment, where the
 /// model gateway and services of the task listen.

@@ -22,7 +22,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::ProxyContext;
 use super::connect::{ConnectError, connect};
 use super::forward::{ForwardedBody, forward};
-use crate::supervise::{self, Task};
+use rollout_base::supervise::{self, Task};
 
 /// Connections of one listener; more wait in the kernel.
 const MAX_CONNECTIONS: usize = 256;

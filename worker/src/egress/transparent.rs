@@ -16,7 +16,7 @@ use super::connect::{ConnectError, connect};
 use super::dns::{Question, Reply, TYPE_A};
 use super::hosts::HostRefusal;
 use super::{LedSockets, ProxyContext, server};
-use crate::supervise::{self, Task};
+use rollout_base::supervise::{self, Task};
 
 /// Port of connections that are encrypted, as far as proxies of this host are concerned.
 const HTTPS_PORT: u16 = 443;

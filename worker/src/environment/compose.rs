@@ -7,7 +7,7 @@ use serde_json::Value;
 use serde_saphyr::{DuplicateKeyPolicy, Error};
 
 use super::ImageSource;
-use crate::supervise;
+use rollout_base::supervise;
 
 /// The service that is the environment.
 pub(super) const MAIN: &str = "main";

@@ -1,6 +1,6 @@
 //! Failures of providers and environments.
 
-use crate::shortage::Shortage;
+use rollout_base::shortage::Shortage;
 
 /// Failure of a provider or environment.
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +87,6 @@ impl Failure {
     /// The message with the chain of causes, without repetitions.
     pub fn chain(&self) -> String {
         let source = self.source.as_deref().map(|source| source as _);
-        crate::backoff::with_causes(self.message.clone(), source)
+        rollout_base::backoff::with_causes(self.message.clone(), source)
     }
 }

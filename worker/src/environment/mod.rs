@@ -79,9 +79,9 @@ pub use self::install::InstallRequest;
 pub use self::own_health::{ImageHealthcheck, OwnHealthcheck};
 pub use self::proxies::{BuildProxies, HostProxies};
 pub use self::proxy_key::ProxyKey;
-use crate::dependency::Dependency;
 use crate::egress::{LedNetwork, LedSockets};
 pub use crate::host::{DeadOwners, Owner};
+use rollout_base::dependency::Dependency;
 
 /// Creates environments.
 #[async_trait]

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use tempfile::NamedTempFile;
 
-use crate::shown_path::shown;
+use rollout_base::shown_path::shown;
 
 /// Name of the file with the key.
 const FILE: &str = "proxies.key";

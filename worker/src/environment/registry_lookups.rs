@@ -6,7 +6,7 @@ use std::net::{IpAddr, ToSocketAddrs as _};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::supervise;
+use rollout_base::supervise;
 
 /// Names that are looked up for a run: each look-up blocks the thread that reads its tasks.
 const MAX_NAMES: usize = 64;

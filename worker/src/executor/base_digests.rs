@@ -8,9 +8,9 @@ use bytes::Bytes;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 
-use crate::backoff::error_chain;
 use crate::environment::{BaseDigests, Failure, FailureKind};
 use crate::store::{BlobStore, StoreError};
+use rollout_base::backoff::error_chain;
 
 /// The digests of one run.
 #[derive(Debug)]

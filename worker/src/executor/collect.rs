@@ -10,10 +10,10 @@ use crate::archive::{
     SecretMembers,
 };
 use crate::environment::{ByteStream, Environment, Failure, FailureKind};
-use crate::fs_make::make_scratch_directory;
-use crate::secrets::Redactor;
-use crate::shortage::Shortage;
-use crate::shown_path::shown;
+use rollout_base::fs_make::make_scratch_directory;
+use rollout_base::secrets::Redactor;
+use rollout_base::shortage::Shortage;
+use rollout_base::shown_path::shown;
 
 /// A clean archive of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -164,5 +164,5 @@ async fn sanitize_into(
 }
 
 fn collection_failure(path: &str, error: &(dyn std::error::Error + 'static)) -> CollectionFailure {
-    (format!("{path}: {}", crate::backoff::error_chain(error)), Shortage::from_error(error))
+    (format!("{path}: {}", rollout_base::backoff::error_chain(error)), Shortage::from_error(error))
 }

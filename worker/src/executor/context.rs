@@ -23,7 +23,7 @@ use super::files::TaskFiles;
 use crate::disk::DiskWatch;
 use crate::environment::{EnvironmentLabels, Failure, FailureKind, HostProxies, Provider};
 use crate::gateway::ModelGateway;
-use crate::secrets::TrialVariables;
+use rollout_base::secrets::TrialVariables;
 
 /// Longest time to place files into an environment or to read its files. Placing a file takes a
 /// third of a millisecond, and a task may have 200,000.

@@ -19,7 +19,7 @@ use super::sidecars::{Sidecar, Sidecars};
 use super::teardown;
 use crate::egress::RefusedHosts;
 use crate::environment::{CreateRequest, Environment, Failure, FailureKind, Provider};
-use crate::supervise::{self, Task, TaskPanic};
+use rollout_base::supervise::{self, Task, TaskPanic};
 
 /// Extra time to wait for a late environment, to remove it.
 const LATE_LIMIT: Duration = Duration::from_secs(60);

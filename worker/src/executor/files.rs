@@ -15,11 +15,11 @@ use tokio::sync::OnceCell;
 use super::base_digests::RunBaseDigests;
 use crate::archive::{self, ArchiveError, ArchiveLimits};
 use crate::environment::BaseDigests;
-use crate::fs_remove;
-use crate::shown_path::shown;
 use crate::store::{BlobStore, StoreError};
-use crate::supervise;
-use crate::write_check::check_writes;
+use rollout_base::fs_remove;
+use rollout_base::shown_path::shown;
+use rollout_base::supervise;
+use rollout_base::write_check::check_writes;
 
 /// Number of task parts kept while no trial uses them. More would seldom be used again: trials of
 /// one task follow each other.
@@ -100,7 +100,7 @@ impl FilesError {
 
     /// The message with the chain of causes.
     pub(crate) fn chain(&self) -> String {
-        crate::backoff::error_chain(self)
+        rollout_base::backoff::error_chain(self)
     }
 }
 

@@ -8,7 +8,7 @@ use super::capture::Capture;
 use super::host_fault::FaultedExecution;
 use crate::disk::DiskWatch;
 use crate::environment::Environment;
-use crate::shortage::Shortage;
+use rollout_base::shortage::Shortage;
 
 /// Evidence of a full disk in an execution.
 pub(crate) struct DiskFullEvidence<'a> {
@@ -94,7 +94,7 @@ mod tests {
     use rollout_protocol::error::{ErrorClass, ErrorType};
 
     use super::*;
-    use crate::secrets::Redactor;
+    use rollout_base::secrets::Redactor;
 
     #[test]
     fn disk_full_is_retryable_unless_storage_limit_exceeded() {

@@ -3,7 +3,7 @@
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::phase::Phase;
 
-use crate::secrets::Redactor;
+use rollout_base::secrets::Redactor;
 
 /// An execution that met a fault of its host, and has no result.
 #[derive(Clone, Copy)]

@@ -11,12 +11,12 @@ use rollout_protocol::spec::timeout::seconds;
 
 use super::errors::SetupError;
 use super::files::{TaskFiles, TaskPart};
-use crate::dependency;
 use crate::environment::{
     BuildProxies, EnvironmentLabels, Failure, FailureKind, Image, ImageRequest, ImageSource,
     Provider, descriptor,
 };
-use crate::secrets::Redactor;
+use rollout_base::dependency;
+use rollout_base::secrets::Redactor;
 
 /// Extra time for the provider to report its own timeout: it knows more about the cause.
 const GRACE: Duration = Duration::from_secs(10);

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
     use crate::environment::{OutputSink as _, OutputStream};
     use crate::executor::ScratchWork;
-    use crate::secrets::Redactor;
+    use rollout_base::secrets::Redactor;
 
     /// The message of `curl` about a certificate that it does not trust.
     const CURL: &str = "\

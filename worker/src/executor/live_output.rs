@@ -12,7 +12,7 @@ use rollout_protocol::limits;
 use rollout_protocol::wire::output::{OutputCursor, OutputPiece};
 
 use super::context::ScratchWork;
-use crate::supervise;
+use rollout_base::supervise;
 
 /// Name of the list of captures, in the order in which they began: a directory each line.
 const LIST: &str = "captures.txt";

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::capture::{Capture, CapturedStream};
 use super::image::BuildLog;
-use crate::secrets::Redactor;
-use crate::supervise;
+use rollout_base::secrets::Redactor;
+use rollout_base::supervise;
 
 /// Output files of an execution.
 #[derive(Debug, Default)]

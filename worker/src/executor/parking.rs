@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::context::ExecutionContext;
 use super::files::TaskFiles;
 use super::stop::wait_for_stop;
-use crate::dependency::Dependency;
+use rollout_base::dependency::Dependency;
 
 /// Shortest and longest pause between attempts when only an attempt can probe the service.
 const MIN_RETRY_PAUSE: Duration = Duration::from_millis(500);

@@ -19,8 +19,8 @@ use super::host_fault::FaultedExecution;
 use super::removed_environment::RemovedEnvironment;
 use super::timing::Timing;
 use crate::environment::Environment;
-use crate::secrets::Redactor;
-use crate::supervise::panic_message;
+use rollout_base::secrets::Redactor;
+use rollout_base::supervise::panic_message;
 
 /// A kind of work: its own parts of an attempt.
 pub(crate) trait WorkRecipe: Sized + Send {

@@ -12,8 +12,8 @@ use tokio::sync::Notify;
 use super::capture::Capture;
 use super::errors::ScriptError;
 use super::last_lines::stderr_summary;
-use crate::dependency;
 use crate::environment::{CommandExit, Environment, ExecCommand, Failure, FailureKind, OutputSink};
+use rollout_base::dependency;
 
 /// Longest wait for the end of all processes: killing a thousand takes one second, a restart of the
 /// environment a few more.

@@ -7,7 +7,7 @@ use futures_util::FutureExt as _;
 
 use super::context::with_timeout;
 use crate::environment::{Environment, Failure, FailureKind};
-use crate::supervise::panic_message;
+use rollout_base::supervise::panic_message;
 
 /// Longest time for a stop.
 const STOP_LIMIT: Duration = Duration::from_secs(60);

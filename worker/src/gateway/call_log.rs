@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rollout_protocol::record::ModelCallLine;
 use tokio::sync::Mutex;
 
-use crate::durable;
-use crate::fs_make::{SCRATCH_DEPTH, make_directory};
-use crate::supervise::{self, BlockingDrop};
+use rollout_base::durable;
+use rollout_base::fs_make::{SCRATCH_DEPTH, make_directory};
+use rollout_base::supervise::{self, BlockingDrop};
 
 /// Name of the file.
 pub(crate) const CALLS_FILE: &str = "calls.jsonl";

@@ -71,8 +71,8 @@ use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 
 use self::run_calls::RunCallTable;
 use crate::environment::ListenerRoute;
-use crate::secrets::Redactor;
-use crate::shown_path::shown;
+use rollout_base::secrets::Redactor;
+use rollout_base::shown_path::shown;
 
 /// The gateway of a worker.
 #[async_trait]

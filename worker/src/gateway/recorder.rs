@@ -24,8 +24,8 @@ use super::trajectory::{self, CallItems};
 use super::unanswered::{Conversations, ReplyDigests, RequestEnd, RequestPlace};
 use super::{CallFailure, dialect, messages};
 use crate::gateway::reply::ParsedReply;
-use crate::secrets::Redactor;
-use crate::supervise;
+use rollout_base::secrets::Redactor;
+use rollout_base::supervise;
 
 /// Name of the file of trajectories.
 const TRAJECTORIES_FILE: &str = "trajectories.jsonl";

@@ -7,7 +7,7 @@ use rollout_protocol::record::ModelEndpoint;
 use super::capture::{self, Added};
 use super::reply::{LastMark, ParsedReply, ReplyParser};
 use super::sse::{SseEvent, SseParser};
-use crate::secrets::Redactor;
+use rollout_base::secrets::Redactor;
 
 /// How a reply is passed on.
 #[derive(Debug, Clone)]

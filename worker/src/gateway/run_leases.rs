@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 #[cfg(feature = "gateway")]
-use crate::rate_limit::Pace;
+use rollout_base::rate_limit::Pace;
 
 /// A minute, of which limits speak.
 #[cfg(feature = "gateway")]

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use super::{SessionFiles, bounded_json};
-use crate::supervise;
+use rollout_base::supervise;
 
 /// Directory of an agent's files in an archive of `/logs`.
 const AGENT_DIRECTORY: &str = "agent/";

@@ -11,8 +11,8 @@ use std::sync::{Mutex, PoisonError};
 use rollout_protocol::limits::GATEWAY_INLINE_TOKENS;
 use rollout_protocol::record::{CallTokens, TokenSections, TrajectoryRecord};
 
-use crate::durable;
-use crate::supervise::BlockingDrop;
+use rollout_base::durable;
+use rollout_base::supervise::BlockingDrop;
 
 /// Name of the file.
 pub(crate) const TOKENS_FILE: &str = "tokens.bin";

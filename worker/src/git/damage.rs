@@ -6,8 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{BareRepository, GitError, is_commit};
-use crate::shown_path::shown;
-use crate::{durable, supervise};
+use rollout_base::shown_path::shown;
+use rollout_base::{durable, supervise};
 
 /// A damaged part of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

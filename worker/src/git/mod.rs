@@ -39,8 +39,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::shortage::Shortage;
-use crate::shown_path::shown;
+use rollout_base::shortage::Shortage;
+use rollout_base::shown_path::shown;
 
 pub use self::bare::{BareRepository, CommitIdentity, TreeEntry};
 pub use self::damage::RepositoryDamage;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::supervise;
+use rollout_base::supervise;
 
 /// Time that killed processes may take to disappear.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);

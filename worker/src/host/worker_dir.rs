@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::id::WorkerId;
 
 use super::{LOCK, Owner};
-use crate::backoff::error_chain;
-use crate::shown_path::shown;
-use crate::{durable, fs_remove};
+use rollout_base::backoff::error_chain;
+use rollout_base::shown_path::shown;
+use rollout_base::{durable, fs_remove};
 
 /// Name prefix of directories that are not ready.
 const UNREADY_PREFIX: &str = ".new-";

@@ -12,8 +12,8 @@ use rollout_protocol::wire::report::ReportBody;
 use super::WorkerShared;
 use super::execution::Execution;
 use super::report::OutgoingReport;
-use crate::backoff::error_chain;
 use crate::executor::{EventLogSink, NewEventChunk};
+use rollout_base::backoff::error_chain;
 
 /// Numbers of the logs and of the announcements of one execution.
 #[derive(Debug, Default)]

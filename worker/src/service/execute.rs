@@ -18,10 +18,10 @@ use super::stage_permits::ExecutionStagePermits;
 use super::{WorkerShared, disks, finish};
 use crate::environment::EnvironmentLabels;
 use crate::executor::{ExecutionContext, Finished, ScratchWork};
-use crate::supervise::panic_message;
 use crate::work::eval::EvalContext;
 use crate::work::ideas::IdeasContext;
 use crate::work::trial::TrialContext;
+use rollout_base::supervise::panic_message;
 
 /// Why an execution has no record.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use super::event_log::EventLogNumbers;
 use super::execution_slot::ExecutionSlot;
 use super::execution_trace::ExecutionTrace;
 use crate::executor::{ControlMailbox, PhaseSink};
-use crate::traces::Tracer;
+use rollout_base::traces::Tracer;
 
 /// The key of a try. A worker holds at most one execution per key.
 pub(super) type TryKey = (RunId, ItemId, TryId);

@@ -15,8 +15,8 @@ use rollout_protocol::wire::delivery::Delivery;
 use rollout_protocol::wire::offer::Offer;
 use rollout_protocol::wire::report::ReportBody;
 
-use crate::metrics::work_label;
-use crate::traces::{
+use rollout_base::metrics::work_label;
+use rollout_base::traces::{
     SpanAttribute, SpanEvent, SpanExporter, TraceSpan, Tracer, verdict_attributes, verdict_error,
 };
 
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
     use crate::queue::contract::samples;
     use crate::testing::RecordingExporter;
-    use crate::traces::AttributeValue;
+    use rollout_base::traces::AttributeValue;
 
     const EXEC: ExecId = ExecId::from_bytes([9; 16]);
 

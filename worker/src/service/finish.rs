@@ -21,9 +21,9 @@ use super::execution_trace::{REPORT, UPLOAD};
 use super::failure_streak::retryable_error;
 use super::report::OutgoingReport;
 use crate::executor::Finished;
-use crate::shortage::Shortage;
 use crate::spool::{SpoolEntry, publish, publish_unspooled, unreadable_report};
-use crate::warning_limiter::WarningLimiter;
+use rollout_base::shortage::Shortage;
+use rollout_base::warning_limiter::WarningLimiter;
 
 /// How long the spool may fail before an execution is stored without it.
 const SPOOL_LIMIT: Duration = Duration::from_secs(30);

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use super::WorkerShared;
 use super::execution::Execution;
 use super::report::OutgoingReport;
-use crate::common_times::next_time;
 use crate::queue::traits::ConnectionStatus;
+use rollout_base::common_times::next_time;
 
 /// Interval of checks for something to send while there are executions. Bounds the delay of a change.
 const TICK_INTERVAL: Duration = Duration::from_millis(250);

@@ -69,20 +69,20 @@ use self::registry::ExecutionRegistry;
 use self::report::ReportOutbox;
 use self::slots::SlotPool;
 use self::spec_cache::SpecCache;
-use crate::backoff::OutageLog;
 use crate::disk::DiskWatch;
 use crate::environment::Owner;
 use crate::executor::{ExecutionServices, Finished};
 use crate::gateway::run_calls::RunCallTable;
-use crate::metrics::WorkerMetrics;
 use crate::queue::traits::WorkSource;
 use crate::spool::Spool;
 use crate::store::BlobStore;
-use crate::supervise::{self, Task};
-use crate::traces::Tracer;
 use crate::work::eval::{self, EvalContext, Repositories};
 use crate::work::ideas::{self, IdeasContext};
 use crate::work::trial::{self, TrialContext};
+use rollout_base::backoff::OutageLog;
+use rollout_base::metrics::WorkerMetrics;
+use rollout_base::supervise::{self, Task};
+use rollout_base::traces::Tracer;
 
 /// Target of the span of an execution, which gives its log messages the fields `run`, `item`, `try`
 /// and `exec`. Text logs leave it out.

@@ -11,7 +11,7 @@ use rollout_protocol::dependency::Dependency;
 use rollout_protocol::phase::Phase;
 
 use super::WorkerShared;
-use crate::metrics::encode::{gauge, gauges, info};
+use rollout_base::metrics::encode::{gauge, gauges, info};
 
 /// A view of a worker. It shows nothing once the worker has ended.
 #[derive(Debug, Clone)]

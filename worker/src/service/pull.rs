@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use super::finish::FinishStep;
 use super::slots::SlotReservation;
 use super::{WorkerShared, claim, disks, execute, finish};
-use crate::common_times::next_time;
-use crate::supervise::{self, Task};
+use rollout_base::common_times::next_time;
+use rollout_base::supervise::{self, Task};
 
 /// Longest time that one pull waits for work.
 const PULL_WAIT: Duration = Duration::from_secs(2);

@@ -7,7 +7,7 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::wire::offer::{self, Offer};
 use tokio::time::Instant;
 
-use crate::rate_limit::RunRateLimiter;
+use rollout_base::rate_limit::RunRateLimiter;
 
 /// The limiters, one per run that has limits.
 #[derive(Debug, Default)]

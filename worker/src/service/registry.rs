@@ -10,7 +10,7 @@ use rollout_protocol::wire::delivery::Delivery;
 use tokio::sync::{Notify, watch};
 
 use super::execution::{Execution, TryKey};
-use crate::traces::Tracer;
+use rollout_base::traces::Tracer;
 
 #[derive(Debug, Default)]
 pub(super) struct ExecutionRegistry {

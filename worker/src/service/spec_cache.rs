@@ -15,8 +15,8 @@ use rollout_protocol::spec::trial::TrialRef;
 use serde::de::DeserializeOwned;
 use tokio::sync::OnceCell;
 
-use crate::backoff::{OutageLog, error_chain};
 use crate::store::{BlobStore, StoreError};
+use rollout_base::backoff::{OutageLog, error_chain};
 
 /// The specs of a trial.
 #[derive(Debug, Clone)]

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::WorkerShared;
 use super::execution::Execution;
 use crate::executor::read_output;
-use crate::supervise;
+use rollout_base::supervise;
 
 /// Shortest time between two answers about one execution, for all followers together.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(100);

@@ -12,8 +12,8 @@ use rollout_protocol::version;
 use rollout_protocol::wire::heartbeat::ActiveExecution;
 use serde::{Deserialize, Serialize};
 
-use crate::digest_line;
 use crate::executor::{FileRole, RecordWithFiles as _};
+use rollout_base::digest_line;
 
 /// Name of the file whose presence makes an entry complete.
 pub(super) const ENTRY_FILE: &str = "entry.json";

@@ -12,9 +12,9 @@ use rollout_protocol::version::RUN_FORMAT;
 use super::entry::{self, SpoolEntry, SpoolFile};
 use super::{SCRATCH_DIR, SPOOL_DIR, discard};
 use crate::executor::{Finished, RecordFile};
-use crate::fs_make::make_directory;
-use crate::shown_path::shown;
-use crate::{digest_line, regular_file};
+use rollout_base::fs_make::make_directory;
+use rollout_base::shown_path::shown;
+use rollout_base::{digest_line, regular_file};
 
 /// One change on the disk. Idempotent.
 #[derive(Debug)]

@@ -14,13 +14,13 @@ use rollout_protocol::wire::marker::ResultMarker;
 use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 
 use super::entry::SpoolEntry;
-use crate::backoff::{OutageLog, error_chain};
 use crate::executor::Finished;
-use crate::shortage::Shortage;
-use crate::shown_path::shown;
 use crate::store::{BlobContent, BlobStore, StoreError, put_json};
-use crate::supervise;
-use crate::warning_limiter::WarningLimiter;
+use rollout_base::backoff::{OutageLog, error_chain};
+use rollout_base::shortage::Shortage;
+use rollout_base::shown_path::shown;
+use rollout_base::supervise;
+use rollout_base::warning_limiter::WarningLimiter;
 
 /// Results that could not be stored. The fault of one disk or of a store concerns many.
 static UNSTORABLE: WarningLimiter = WarningLimiter::new();

@@ -16,11 +16,11 @@ use rollout_protocol::wire::report::Report;
 use super::entry::SpoolEntry;
 use super::publish::{failed_report, publish};
 use super::{SCRATCH_DIR, SPOOL_DIR, ScratchMark, discard};
-use crate::backoff::OutageLog;
 use crate::queue::traits::WorkSource;
-use crate::shown_path::shown;
 use crate::store::BlobStore;
-use crate::supervise;
+use rollout_base::backoff::OutageLog;
+use rollout_base::shown_path::shown;
+use rollout_base::supervise;
 
 /// Executions whose files are stored concurrently.
 const CONCURRENT_STORES: usize = 8;

@@ -12,8 +12,8 @@ use rollout_protocol::wire::report::{Report, ReportBody};
 use serde::{Deserialize, Serialize};
 
 use crate::executor::ExecutionContext;
-use crate::fs_make::make_directory;
-use crate::supervise;
+use rollout_base::fs_make::make_directory;
+use rollout_base::supervise;
 
 /// Name of the file with the mark.
 pub(super) const MARK_FILE: &str = "execution.json";

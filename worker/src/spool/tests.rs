@@ -267,7 +267,7 @@ async fn spool_write_failed_at_any_step_is_repeated() {
         let spool = Spool::new(scene.dir.path().to_owned());
         let kept = spool.persist(&scene.finished(), true).await.expect("persisted");
         assert!(spool.bytes() > 30, "{}", spool.bytes());
-        let outage = crate::backoff::OutageLog::new("store");
+        let outage = rollout_base::backoff::OutageLog::new("store");
         scene.assert_published(&publish(&*scene.store, &outage, &kept).await).await;
         spool.remove(kept).await;
         assert_eq!(spool.bytes(), 0);
@@ -286,7 +286,7 @@ async fn spool_write_given_up_at_any_step_loses_no_result() {
         planned.iter().take(failed_after).for_each(|step| step.perform().expect("performed"));
         let spool = Spool::new(scene.dir.path().to_owned());
         let located = spool.locate_files(&scene.finished()).await;
-        let outage = crate::backoff::OutageLog::new("store");
+        let outage = rollout_base::backoff::OutageLog::new("store");
         let report = publish_unspooled(&*scene.store, &outage, &located, true).await;
         scene.assert_published(&report).await;
         spool.clear_unspooled(scene.context.execution.labels.exec).await;
@@ -363,7 +363,7 @@ async fn spool_directory_out_of_reach_is_waited_for() {
     let kept = spool.persist(&scene.finished(), true).await.expect("persisted");
     let away = scene.dir.path().join("away");
     fs::rename(&kept.dir, &away).expect("moved");
-    let outage = crate::backoff::OutageLog::new("store");
+    let outage = rollout_base::backoff::OutageLog::new("store");
     let mut publishing = std::pin::pin!(publish(&*scene.store, &outage, &kept));
     let waited = tokio::time::timeout(Duration::from_secs(60), &mut publishing).await;
     waited.expect_err("it waits for the disk");
@@ -492,7 +492,7 @@ async fn spool_write_repeated_without_a_missing_file_keeps_the_others_in_their_p
         let logs = fs::read_to_string(&located.files[1].file).expect("readable");
         assert_eq!(logs, "content of logs.tar", "after {failed_after} steps");
         let kept = spool.persist(&scene.finished(), true).await.expect("persisted");
-        let outage = crate::backoff::OutageLog::new("store");
+        let outage = rollout_base::backoff::OutageLog::new("store");
         let report = publish(&*scene.store, &outage, &kept).await;
         scene.assert_published_without_output(&report).await;
         spool.remove(kept).await;

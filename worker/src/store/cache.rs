@@ -17,8 +17,8 @@ use rollout_protocol::digest::Digest;
 use tokio::io::AsyncRead;
 
 use super::{BlobContent, BlobStore, FsStore, StoreError, StoredBlob};
-use crate::backoff::error_chain;
-use crate::supervise;
+use rollout_base::backoff::error_chain;
+use rollout_base::supervise;
 
 /// A blob that is larger than this share of the cache is not kept.
 const LARGEST_SHARE: u64 = 2;

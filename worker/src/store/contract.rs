@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use super::{BlobContent, BlobStore, StoreError, get_json, put_json};
-use crate::supervise;
+use rollout_base::supervise;
 
 /// A store under test, used by nothing else.
 #[async_trait]

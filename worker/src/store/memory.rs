@@ -18,7 +18,7 @@ use super::{
     BlobStore, StoreError, StoredBlob, check_document_path, check_document_size,
     directory_of_prefix,
 };
-use crate::supervise;
+use rollout_base::supervise;
 
 /// A store that lives as long as its handles. Clones share one.
 #[derive(Debug, Clone)]

@@ -37,8 +37,8 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
 use tokio::io::AsyncRead;
 
-use crate::shortage::Shortage;
-use crate::shown_path::shown;
+use rollout_base::shortage::Shortage;
+use rollout_base::shown_path::shown;
 
 pub use self::cache::CachedStore;
 pub use self::fs::FsStore;

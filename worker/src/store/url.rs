@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{BlobStore, FsStore, InvalidS3Location, MemoryStore, S3Location, StoreError, identity};
 
-use crate::shown_path::shown;
+use rollout_base::shown_path::shown;
 
 /// The URL of a store in memory.
 const MEMORY: &str = "memory:";

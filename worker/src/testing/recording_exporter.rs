@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rollout_protocol::trace_id::TraceId;
 
-use crate::traces::{SpanExporter, TraceSpan, Tracer};
+use rollout_base::traces::{SpanExporter, TraceSpan, Tracer};
 
 /// Keeps the spans that it takes.
 #[derive(Debug)]

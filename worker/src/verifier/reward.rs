@@ -5,7 +5,7 @@
 //! Refused are `inf` and `nan` in every spelling, numbers too large for 64 bits, digits of other
 //! scripts, more than one number, and any other text.
 
-use crate::secrets::Redactor;
+use rollout_base::secrets::Redactor;
 
 /// Why a reward file has no valid reward. The texts quote at most 40 characters of it, without
 /// secrets.

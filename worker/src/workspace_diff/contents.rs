@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use super::WorkspaceDiffError;
-use crate::fs_make::{SCRATCH_DEPTH, make_directory};
-use crate::supervise::BlockingDrop;
+use rollout_base::fs_make::{SCRATCH_DEPTH, make_directory};
+use rollout_base::supervise::BlockingDrop;
 
 /// Bytes copied at once.
 const BUFFER_BYTES: usize = 64 * 1024;

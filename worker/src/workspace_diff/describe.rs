@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 
 use super::compare::EntryChange;
 use super::index::IndexEntry;
-use crate::secrets::{RedactionStyle, Redactor};
+use rollout_base::secrets::{RedactionStyle, Redactor};
 
 /// Changes that are described one at a time while they are written.
 pub(super) struct DescribedChanges<'a> {

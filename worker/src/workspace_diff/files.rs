@@ -9,7 +9,7 @@ use super::contents::ContentFile;
 use super::describe::masked;
 use super::index::IndexEntry;
 use crate::archive::ArchiveWriter;
-use crate::secrets::Redactor;
+use rollout_base::secrets::Redactor;
 
 /// Size and number of what was written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -30,9 +30,9 @@ use self::index::WorkspaceIndex;
 use self::package::DiffWriter;
 use self::scan::{ScanStage, Scanner};
 use crate::archive::{ArchiveLimits, ExcludePatterns, PackedArchive, with_reader};
-use crate::secrets::Redactor;
-use crate::shown_path::shown;
-use crate::supervise;
+use rollout_base::secrets::Redactor;
+use rollout_base::shown_path::shown;
+use rollout_base::supervise;
 
 /// The directory to compare, and the limits.
 #[derive(Debug, Clone)]

@@ -11,7 +11,7 @@ use super::compare::EntryChange;
 use super::contents::ContentFile;
 use super::describe::masked;
 use super::index::IndexEntry;
-use crate::secrets::Redactor;
+use rollout_base::secrets::Redactor;
 
 /// Unchanged lines before and after a change.
 const CONTEXT: u32 = 3;

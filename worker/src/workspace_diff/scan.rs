@@ -12,7 +12,7 @@ use crate::archive::{
     ArchiveLimits, ArchiveMember, ArchivePath, ArchiveTruncation, ExcludePatterns, MemberKind,
     MemberReader, link_stays_inside,
 };
-use crate::secrets::{RedactionStyle, Redactor};
+use rollout_base::secrets::{RedactionStyle, Redactor};
 
 /// Bytes read at once.
 const BUFFER_BYTES: usize = 64 * 1024;

@@ -3,9 +3,9 @@
 use std::path::{Component, Path, PathBuf};
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use rollout_base::{durable, supervise};
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::id::RunId;
-use rollout_worker::{durable, supervise};
 use serde::{Deserialize, Serialize};
 use tokio_util::bytes::Bytes;
 

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
+use rollout_base::backoff::{OutageLog, error_chain};
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::id::RunId;
-use rollout_worker::backoff::{OutageLog, error_chain};
 use rollout_worker::store::StoreError;
-use rollout_worker::supervise::{self, Task};
 use tokio_util::bytes::Bytes;
 
 use super::piece::Piece;

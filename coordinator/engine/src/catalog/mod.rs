@@ -28,8 +28,8 @@ mod tests;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rollout_base::shown_path::shown;
 use rollout_protocol::id::RunId;
-use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobStore, StoreError};
 
 pub use self::files::{CatalogFile, OtherFiles};

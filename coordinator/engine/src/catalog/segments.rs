@@ -5,9 +5,9 @@ use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use rollout_base::{durable, supervise};
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
-use rollout_worker::{durable, supervise};
 use tokio_util::bytes::Bytes;
 
 use super::piece::{Piece, chain_from};

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::supervise;
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::store::{BlobStore, MemoryStore};
-use rollout_worker::supervise;
 use rollout_worker::testing::{FaultyStore, StoreCall};
 use tokio::sync::mpsc;
 

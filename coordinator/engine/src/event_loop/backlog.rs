@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use rollout_base::backoff::OutageLog;
 use rollout_protocol::event::{EventKind, WaitingItems};
-use rollout_worker::backoff::OutageLog;
 
 use super::{Engine, WorkerLocation};
 use crate::RunError;

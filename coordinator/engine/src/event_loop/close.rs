@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use rollout_base::backoff::error_chain;
+use rollout_base::warning_limiter::WarningLimiter;
 use rollout_protocol::Timestamp;
 use rollout_protocol::event::EventKind;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::backoff::error_chain;
-use rollout_worker::warning_limiter::WarningLimiter;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 

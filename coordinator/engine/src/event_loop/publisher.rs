@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::wire::control::ControlMessage;
 use rollout_protocol::wire::delivery::PublishError;
 use rollout_protocol::wire::offer::Offer;
 use rollout_worker::queue::traits::{Dispatch, QueueError};
-use rollout_worker::supervise::{self, Task};
 use tokio::sync::mpsc;
 use tokio::time::{Duration, sleep};
 

@@ -4,8 +4,8 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
+use rollout_base::backoff::OutageLog;
 use rollout_protocol::Timestamp;
-use rollout_worker::backoff::OutageLog;
 use serde::{Deserialize, Serialize};
 
 use super::Engine;

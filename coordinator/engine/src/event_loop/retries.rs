@@ -4,9 +4,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use rollout_base::backoff::error_chain;
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::wire::command::{CommandReceipt, ReopenSelection};
-use rollout_worker::backoff::error_chain;
-use rollout_worker::supervise::{self, Task};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 

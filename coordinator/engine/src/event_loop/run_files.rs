@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
+use rollout_base::shown_path::shown;
 use rollout_protocol::limits::RUN_FILE_PART_BYTES;
 use rollout_protocol::wire::command::{CommandReceipt, RunFile, RunFilePart};
-use rollout_worker::shown_path::shown;
 
 use crate::journal::{JournalPrefix, RunLayout, segment_epochs};
 

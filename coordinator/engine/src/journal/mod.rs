@@ -57,7 +57,7 @@ pub use write::{CommittedBatch, JournalWriter};
 
 use std::path::PathBuf;
 
-use rollout_worker::shown_path::shown;
+use rollout_base::shown_path::shown;
 
 /// Why a journal cannot be read or written.
 #[derive(Debug, thiserror::Error)]

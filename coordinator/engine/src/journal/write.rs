@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
+use rollout_base::backoff::error_chain;
+use rollout_base::durable;
+use rollout_base::fs_make::make_directory;
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::{Digest, DigestHasher};
-use rollout_worker::backoff::error_chain;
-use rollout_worker::durable;
-use rollout_worker::fs_make::make_directory;
 use tokio::sync::mpsc;
 
 use super::compaction::{self, JournalCompaction};
@@ -83,7 +83,7 @@ impl JournalWriter {
         let (batches, incoming) = sync_channel(1);
         let (outgoing, commits) = mpsc::channel(2);
         let layout = layout.clone();
-        let thread = rollout_worker::supervise::thread("journal", move || {
+        let thread = rollout_base::supervise::thread("journal", move || {
             write_batches(&layout, segment, &incoming, &outgoing);
         })
         .map_err(JournalError::io("start the writer of", Path::new("the journal")))?;

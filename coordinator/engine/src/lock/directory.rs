@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rollout_base::backoff::without_place;
+use rollout_base::shortage::Shortage;
+use rollout_base::warning_limiter::WarningLimiter;
 use rollout_protocol::Timestamp;
-use rollout_worker::backoff::without_place;
-use rollout_worker::shortage::Shortage;
-use rollout_worker::warning_limiter::WarningLimiter;
 use rustix::io::Errno;
 use tokio::sync::watch;
 
@@ -188,7 +188,7 @@ impl Contender {
         let (stop, stopped) = channel();
         let beats = Arc::clone(&ownership);
         let beating =
-            rollout_worker::supervise::thread("run lock", move || beats.write_heartbeats(&stopped));
+            rollout_base::supervise::thread("run lock", move || beats.write_heartbeats(&stopped));
         let beating = beating.map_err(LockError::io(&path))?;
         Ok(DirectoryLock { ownership, stop: Some(stop), heartbeat: Some(beating) })
     }

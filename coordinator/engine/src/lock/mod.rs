@@ -35,13 +35,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rollout_base::shown_path::shown;
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits::LOCK_STALE;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::position::ReportPosition;
 use rollout_worker::queue::traits::{Dispatch, KvStore, QueueError};
-use rollout_worker::shown_path::shown;
-use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, watch};
 
 pub use self::directory::is_shared;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::common_times::next_time;
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::wire::position::ReportPosition;
-use rollout_worker::common_times::next_time;
-use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 

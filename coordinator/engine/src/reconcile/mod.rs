@@ -24,13 +24,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
 use rollout_protocol::wire::control::{ControlMessage, StopLevel};
 use rollout_worker::queue::traits::{Dispatch, QueueError};
 use rollout_worker::store::BlobStore;
-use rollout_worker::supervise::{self, Task};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 

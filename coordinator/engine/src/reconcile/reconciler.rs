@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::backoff::OutageLog;
 use rollout_protocol::id::{ItemId, RunId};
 use rollout_protocol::wire::delivery::QueuedOffer;
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_protocol::wire::position::{Incarnation, ReportCursor};
-use rollout_worker::backoff::OutageLog;
 use rollout_worker::queue::traits::{Dispatch, QueueError};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;

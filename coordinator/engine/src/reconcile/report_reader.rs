@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
+use rollout_base::backoff::{OutageLog, error_chain};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::position::{PositionedReport, ReportBatch, ReportPosition};
 use rollout_protocol::wire::report::{Report, ReportBody};
-use rollout_worker::backoff::{OutageLog, error_chain};
 use rollout_worker::queue::traits::{Dispatch, QueueError};
 use rollout_worker::spool::failed_report;
 use rollout_worker::store::BlobStore;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
+use rollout_base::backoff::OutageLog;
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::position::ReportCursor;
-use rollout_worker::backoff::OutageLog;
 use rollout_worker::queue::traits::{Dispatch, QueueError};
 use tokio::sync::{mpsc, watch};
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rollout_base::backoff::OutageLog;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::id::{ItemId, RunId};
 use rollout_protocol::limits::DOCUMENT_BYTES;
 use rollout_protocol::record::ExecutionRecord;
 use rollout_protocol::wire::marker::ResultMarker;
 use rollout_protocol::wire::report::Report;
-use rollout_worker::backoff::OutageLog;
 use rollout_worker::spool::result_report;
 use rollout_worker::store::{BlobStore, StoreError};
 use tokio::sync::mpsc;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use rollout_base::backoff::OutageLog;
+use rollout_base::common_times::next_time;
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::WorkerId;
 use rollout_protocol::wire::heartbeat::Heartbeat;
-use rollout_worker::backoff::OutageLog;
-use rollout_worker::common_times::next_time;
 use rollout_worker::queue::traits::Dispatch;
 use tokio::sync::mpsc;
 use tokio::time::Instant;

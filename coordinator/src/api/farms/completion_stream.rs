@@ -10,8 +10,8 @@ use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
+use rollout_base::shared_limit::SharedPlace;
 use rollout_protocol::farm::Completion;
-use rollout_worker::shared_limit::SharedPlace;
 
 use super::documents::CompletionStreamQuery;
 use super::find;

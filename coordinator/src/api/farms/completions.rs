@@ -10,11 +10,11 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
+use rollout_base::shared_limit::SharedPlace;
+use rollout_base::supervise;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::farm::AckReceipt;
 use rollout_protocol::limits::COMPLETIONS_PER_READ;
-use rollout_worker::shared_limit::SharedPlace;
-use rollout_worker::supervise;
 
 use super::documents::{
     AcknowledgeCompletions, AcknowledgedDocument, CompletionList, CompletionsQuery,
@@ -156,7 +156,7 @@ mod tests {
     use axum::Router;
     use axum::body::to_bytes;
     use axum::routing::get;
-    use rollout_worker::shared_limit::{LimitShares, LimitUser, SharedLimit};
+    use rollout_base::shared_limit::{LimitShares, LimitUser, SharedLimit};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpListener, TcpSocket, TcpStream};
 

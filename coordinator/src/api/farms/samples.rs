@@ -8,8 +8,8 @@ use axum::extract::{Extension, Path, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use rollout_worker::shared_limit::SharedPlace;
-use rollout_worker::supervise;
+use rollout_base::shared_limit::SharedPlace;
+use rollout_base::supervise;
 use tokio::sync::mpsc;
 
 use super::find;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
-use rollout_worker::supervise;
+use rollout_base::supervise;
 
 use crate::events::sinks::terminal::Screen;
 

@@ -3,9 +3,9 @@
 use std::io::Read;
 use std::time::Duration;
 
+use rollout_base::supervise;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::limits::shorten;
-use rollout_worker::supervise;
 use serde_json::Value;
 use ureq::http::header::CONTENT_TYPE;
 use ureq::http::{Response, StatusCode};

@@ -2,8 +2,8 @@
 
 use std::io::Read as _;
 
+use rollout_base::supervise;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::supervise;
 use serde::Deserialize as _;
 use serde_json::Value;
 use tokio::sync::mpsc;

@@ -3,9 +3,9 @@
 use std::io::{BufRead as _, BufReader};
 use std::time::Duration;
 
+use rollout_base::supervise;
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::supervise;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;

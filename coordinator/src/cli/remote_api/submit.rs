@@ -5,9 +5,9 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
+use rollout_base::supervise;
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::archive::{self, ArchiveLimits, FilterDecision, PackedArchive};
-use rollout_worker::supervise;
 use serde_json::{Value, json};
 
 use super::client::{ApiServerClient, RunUrl};

@@ -4,11 +4,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use rollout_base::supervise;
 use rollout_engine::{LockOptions, LockWaitPolicy, RunLock};
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::environment::{Owner, descriptor};
 use rollout_worker::host::HostOwners;
-use rollout_worker::supervise;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 

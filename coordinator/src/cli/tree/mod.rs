@@ -17,8 +17,8 @@ mod validate;
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use rollout_base::supervise;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::supervise;
 
 use self::run::TreeRunArgs;
 use super::error::CliError;

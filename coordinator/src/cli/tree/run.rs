@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{ArgAction, Args};
+use rollout_base::supervise;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::supervise;
 
 use super::options::KeyOptions;
 use super::{best, run_search, show, validate};

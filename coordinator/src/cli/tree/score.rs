@@ -4,8 +4,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use rollout_base::supervise;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::supervise;
 use serde_json::{Value, json};
 
 use crate::cli::error::CliError;

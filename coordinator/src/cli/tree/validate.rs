@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use rollout_base::backoff::error_chain;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::backoff::error_chain;
 
 use super::with_search;
 use crate::cli::error::CliError;

@@ -17,9 +17,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use rollout_base::regular_file;
+use rollout_base::shown_path::shown;
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
-use rollout_worker::regular_file;
-use rollout_worker::shown_path::shown;
 
 pub(crate) use self::entry::AgentChoices;
 pub use self::entry::{AgentEntry, AgentOption, InvalidEntry};

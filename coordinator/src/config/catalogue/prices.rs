@@ -5,9 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use rollout_base::regular_file;
+use rollout_base::shown_path::shown;
 use rollout_protocol::spec::gateway::TokenPrices;
-use rollout_worker::regular_file;
-use rollout_worker::shown_path::shown;
 use serde::Deserialize;
 
 /// Largest file of prices, bytes.

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use bytes::Bytes;
+use rollout_base::shown_path::shown;
 use rollout_protocol::limits;
 use rollout_protocol::spec::agent::{AgentKind, AgentTaskOptions, TaskFeature};
-use rollout_worker::shown_path::shown;
 
 use super::super::catalogue::{AgentEntry, AgentOption};
 use super::super::diagnostics::ErrorKind;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use rollout_worker::regular_file;
+use rollout_base::regular_file;
 
 use super::super::diagnostics::ErrorKind;
 use super::super::job_file::JobKeys;

@@ -1,11 +1,11 @@
 //! `gateway`: the model servers that agents call through their worker.
 
+use rollout_base::glob;
 use rollout_protocol::spec::gateway::{
     CaptureMode, DEFAULT_HOLD_SEC, DEFAULT_MAX_RETRIES, GatewaySpec, ModelDialect, TokenPrices,
     UpstreamSpec,
 };
 use rollout_protocol::template::{Template, is_variable_name};
-use rollout_worker::glob;
 
 use super::super::catalogue::{ModelProvider, PriceTable, find_provider, provider_names};
 use super::super::diagnostics::ErrorKind;

@@ -1,8 +1,8 @@
 //! Secrets in the addresses and arguments of a job's MCP servers. The job is stored and shown, and only
 //! headers refer to variables: a secret anywhere else would be readable by everybody who may see the run.
 
+use rollout_base::secrets::looks_secret;
 use rollout_protocol::spec::task::{McpServer, McpTransport};
-use rollout_worker::secrets::looks_secret;
 
 use super::super::diagnostics::ErrorKind;
 use super::super::reader::Field;

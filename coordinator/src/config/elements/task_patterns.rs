@@ -3,7 +3,7 @@
 //! A document may come from another user: without bounds, a document of a few megabytes makes its
 //! reader match patterns for minutes.
 
-use rollout_worker::glob;
+use rollout_base::glob;
 
 use super::super::diagnostics::ErrorKind;
 use super::super::reader::Field;

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rollout_base::regular_file;
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
-use rollout_worker::regular_file;
 
 use super::{InvalidProfile, ProfileParseError, ScoringProfile};
 

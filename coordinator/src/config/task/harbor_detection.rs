@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rollout_worker::confined::{ConfinedDir, is_absent};
+use rollout_base::confined::{ConfinedDir, is_absent};
 use rustix::fs::FileType;
 
 use super::script_commands;

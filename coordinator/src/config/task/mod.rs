@@ -21,11 +21,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::LazyLock;
 
+use rollout_base::confined::leads_outside;
 use rollout_protocol::spec::task::{
     Artifact, McpServer, StepSpec, StepStrategy, TaskEnvironment, TaskFormat,
 };
 use rollout_protocol::template::Template;
-use rollout_worker::confined::leads_outside;
 
 use super::diagnostics::{Diagnostics, ErrorKind};
 use super::elements::artifacts;

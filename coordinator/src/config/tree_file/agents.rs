@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
+use rollout_base::regular_file;
+use rollout_base::shown_path::shown;
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
 use rollout_protocol::spec::agent::AgentSpec;
 use rollout_protocol::spec::eval::EvalStage;
 use rollout_protocol::spec::prompt;
-use rollout_worker::regular_file;
-use rollout_worker::shown_path::shown;
 use serde_json::{Map, Value, json};
 
 use super::super::agents_directory;

@@ -17,9 +17,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use rollout_base::shown_path::shown;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::eval::RESULTS_FILE;
-use rollout_worker::shown_path::shown;
 
 use super::catalogue::PriceTable;
 use super::diagnostics::{Diagnostics, ErrorKind};

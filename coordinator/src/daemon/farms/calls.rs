@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::shared_limit::LimitShares;
 use rollout_protocol::farm::{
     AckReceipt, CancelReceipt, Completion, GroupEnd, GroupId, GroupRequest, GroupStatus,
     SubmitReceipt,
 };
 use rollout_protocol::limits;
-use rollout_worker::shared_limit::LimitShares;
 
 use super::error::FarmError;
 use super::hosted_farm::HostedFarm;

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::supervise;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::supervise;
 use tokio::time::timeout;
 
 use super::error::FarmError;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use rollout_base::shared_limit::SharedPlace;
+use rollout_base::traces::Tracer;
 use rollout_engine::LockWaitPolicy;
 use rollout_protocol::Timestamp;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::shared_limit::SharedPlace;
-use rollout_worker::traces::Tracer;
 use tokio::sync::watch;
 
 use super::hosted_farm::{FarmStage, HostedFarm};

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rollout_base::shared_limit::LimitUser;
 use rollout_protocol::farm::FarmStatus;
-use rollout_worker::shared_limit::LimitUser;
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};

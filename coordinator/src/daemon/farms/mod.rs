@@ -24,9 +24,9 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rollout_base::shared_limit::{LimitShares, SharedLimit};
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::shared_limit::{LimitShares, SharedLimit};
-use rollout_worker::supervise::{self, Task};
 use tokio::sync::watch;
 
 pub use self::calls::{CompletionRead, GroupState};

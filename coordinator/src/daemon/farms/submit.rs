@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use rollout_base::shared_limit::LimitShares;
+use rollout_base::supervise;
 use rollout_protocol::Timestamp;
 use rollout_protocol::farm::FarmSettings;
-use rollout_worker::shared_limit::LimitShares;
-use rollout_worker::supervise;
 
 use super::error::FarmError;
 use super::hosted_farm::HostedFarm;

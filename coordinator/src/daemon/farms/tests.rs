@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use rollout_base::supervise;
 use rollout_protocol::farm::{FarmSettings, GroupRequest};
-use rollout_worker::supervise;
 
 use super::{FarmError, FarmQuery, FarmSubmission, HostedFarm, HostedFarmState, SubmittedFarm};
 use crate::daemon::tests::write_faults::{FailedChecks, ReplacedDirectory};

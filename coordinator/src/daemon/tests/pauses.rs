@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rollout_worker::shared_limit::LimitShares;
+use rollout_base::shared_limit::LimitShares;
 
 use super::{JOB, accepted, daemon, job, user};
 use crate::daemon::record::WantedState;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use rollout_worker::shared_limit::LimitShares;
-use rollout_worker::supervise;
+use rollout_base::shared_limit::LimitShares;
+use rollout_base::supervise;
 use tokio::time;
 
 use super::{JOB, accepted, daemon, job, user};

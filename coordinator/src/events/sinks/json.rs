@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use async_trait::async_trait;
-use rollout_worker::supervise;
+use rollout_base::supervise;
 use serde::Serialize;
 use tokio::sync::mpsc;
 

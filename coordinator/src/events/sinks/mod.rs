@@ -8,7 +8,7 @@ mod traces;
 
 use std::io::Write;
 
-use rollout_worker::traces::Tracer;
+use rollout_base::traces::Tracer;
 
 use self::json::JsonLines;
 use self::metrics::RunMetrics;

@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use std::io;
 
 use async_trait::async_trait;
+use rollout_base::traces::{TraceSpan, Tracer};
 use rollout_protocol::Timestamp;
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::{ExecId, ItemId, TryId};
 use rollout_protocol::record::Settlement;
-use rollout_worker::traces::{TraceSpan, Tracer};
 
 use self::item::{ItemTrace, RunTrace};
 use crate::events::ReportError;

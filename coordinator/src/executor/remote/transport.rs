@@ -8,7 +8,7 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use rollout_worker::backoff::error_chain;
+use rollout_base::backoff::error_chain;
 use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::rustls::crypto::ring;

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use rollout_base::supervise::{self, Task};
 use rollout_engine::atomic_file;
 use rollout_engine::journal::RunLayout;
 use rollout_engine::{OpenRun, host_name};
 use rollout_protocol::id::RunId;
 use rollout_worker::queue::traits::{QueueError, RunControl};
-use rollout_worker::supervise::{self, Task};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rollout_base::supervise::{self, Task};
 use rollout_engine::core::RemoteTimeouts;
 use rollout_engine::journal::RunLayout;
 use rollout_engine::{
@@ -18,7 +19,6 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::traits::Dispatch;
 use rollout_worker::store::{BlobStore, StoreUrl};
-use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, oneshot};
 
 use super::model_calls::tell_workers;
@@ -134,7 +134,7 @@ impl PreparedFarm {
     async fn run_locally(
         self,
         (host, slots): (HostPaths, Option<SlotShare>),
-        tracer: rollout_worker::traces::Tracer,
+        tracer: rollout_base::traces::Tracer,
         stops: mpsc::Receiver<StopLevel>,
         opened: oneshot::Sender<OpenedFarm>,
     ) -> Result<EngineOutcome, LaunchError> {
@@ -238,7 +238,7 @@ impl FarmStart {
         let registered = write_reference(&run_dir, run, &store, &url).await;
         let registration = registered.map_err(|error| RunError::Damaged {
             path: run_dir.clone(),
-            reason: rollout_worker::backoff::error_chain(&error),
+            reason: rollout_base::backoff::error_chain(&error),
         })?;
         let calls = dispatch.map(|queue| tell_workers(run, queue, handle.model_calls()));
         // A user that has gone has stopped the run.

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::farm::FarmModelCalls;
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::control::ControlMessage;
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_protocol::wire::model_calls::ModelCallState;
 use rollout_worker::queue::traits::{Dispatch, QueueError};
-use rollout_worker::supervise::{self, Task};
 use tokio::time::{Instant, sleep};
 
 use crate::workloads::farm::{FarmCalls, SeenCalls};

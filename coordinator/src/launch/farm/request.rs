@@ -1,9 +1,9 @@
 //! The request for a session of a farm.
 
+use rollout_base::traces::Tracer;
 use rollout_engine::LockWaitPolicy;
 use rollout_protocol::farm::FarmSettings;
 use rollout_worker::store::StoreUrl;
-use rollout_worker::traces::Tracer;
 
 use crate::config::Job;
 use crate::launch::host::{HostPaths, OperatorOptions};

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::supervise::{self, Task};
 use rollout_engine::{EngineOutcome, RunError};
 use rollout_protocol::farm::{AckReceipt, CancelReceipt, FarmStatus};
 use rollout_protocol::farm::{AdmissionRefusal, GroupId, GroupRequest, SubmitReceipt};
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::supervise::{self, Task};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc, oneshot};
 

@@ -12,8 +12,8 @@ mod worker;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use rollout_base::open_files;
 use rollout_worker::environment::CaBundle;
-use rollout_worker::open_files;
 
 pub use self::process::{SANDBOX_COMMAND, environment};
 pub use self::providers::{answering, check_services, provider, runner};

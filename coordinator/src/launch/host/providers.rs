@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::secrets::TrialVariables;
 use rollout_engine::RunError;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_worker::disk::{DiskUse, DiskWatch};
@@ -12,7 +13,6 @@ use rollout_worker::environment::Provider;
 use rollout_worker::environment::descriptor::{self, ProviderPaths};
 use rollout_worker::executor::{ExecutionServices, TaskFiles};
 use rollout_worker::gateway::ModelGateway;
-use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::LocalRunner;
 use rollout_worker::store::BlobStore;
 use rollout_worker::work::eval::Repositories;

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
+use rollout_base::backoff::error_chain;
+use rollout_base::common_times::next_time;
+use rollout_base::dependency::Dependency;
+use rollout_base::supervise;
 use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::heartbeat::Heartbeat;
-use rollout_worker::backoff::error_chain;
-use rollout_worker::common_times::next_time;
-use rollout_worker::dependency::Dependency;
 use rollout_worker::environment::Provider;
 use rollout_worker::host::{HostOwners, WorkerDir};
 use rollout_worker::queue::traits::WorkSource;
 use rollout_worker::service::AdoptedExecutions;
 use rollout_worker::spool::Recovery;
 use rollout_worker::store::BlobStore;
-use rollout_worker::supervise;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 

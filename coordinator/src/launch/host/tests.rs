@@ -6,6 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rollout_base::metrics::WorkerMetrics;
+use rollout_base::secrets::TrialVariables;
+use rollout_base::supervise::{self, Task};
+use rollout_base::traces::Tracer;
 use rollout_engine::RunError;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
@@ -15,16 +19,12 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::heartbeat::{EnvironmentCapacity, ResourceBudget};
 use rollout_protocol::wire::report::ReportBody;
 use rollout_worker::host::WorkerDir;
-use rollout_worker::metrics::WorkerMetrics;
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::embedded::model::BrokerModelConfig;
 use rollout_worker::queue::traits::Dispatch as _;
-use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::{WorkerExit, WorkerExitReason, WorkerProfile};
 use rollout_worker::spool::ScratchMark;
 use rollout_worker::store::{BlobStore as _, MemoryStore};
-use rollout_worker::supervise::{self, Task};
-use rollout_worker::traces::Tracer;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 

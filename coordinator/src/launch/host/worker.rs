@@ -6,23 +6,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use rollout_base::backoff::error_chain;
+use rollout_base::metrics::WorkerMetrics;
+use rollout_base::secrets::TrialVariables;
+use rollout_base::supervise::{self, Task};
+use rollout_base::traces::Tracer;
 use rollout_engine::RunError;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::heartbeat::ResourceBudget;
-use rollout_worker::backoff::error_chain;
 use rollout_worker::environment::{Owner, Provider};
 use rollout_worker::host::{HostOwners, WorkerDir};
-use rollout_worker::metrics::WorkerMetrics;
 use rollout_worker::queue::traits::WorkSource;
-use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::{
     Runner, ShutdownLevel, Worker, WorkerConfig, WorkerExit, WorkerExitReason, WorkerMonitor,
     WorkerProfile,
 };
 use rollout_worker::store::BlobStore;
-use rollout_worker::supervise::{self, Task};
-use rollout_worker::traces::Tracer;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::backoff::OutageLog;
+use rollout_base::supervise::{self, Task};
 use rollout_engine::model_leases::{ModelLeases, WorkerUse};
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::{RunId, WorkerId};
@@ -11,9 +13,7 @@ use rollout_protocol::limits;
 use rollout_protocol::spec::gateway::GatewaySpec;
 use rollout_protocol::wire::control::ControlMessage;
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
-use rollout_worker::backoff::OutageLog;
 use rollout_worker::queue::traits::Dispatch;
-use rollout_worker::supervise::{self, Task};
 use tokio::time::{Instant, sleep};
 
 /// Time between two looks at the workers, and while some have not confirmed their leases.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::supervise::{self, Task};
 use rollout_engine::RunEntry;
 use rollout_engine::core::RemoteTimeouts;
 use rollout_engine::journal::RunLayout;
@@ -15,7 +16,6 @@ use rollout_worker::host::HostOwners;
 use rollout_worker::queue::nats::{BindError, Nats, NatsName, NatsOptions, PoolElasticity};
 use rollout_worker::queue::traits::{Dispatch, KvStore, RunControl, WorkSource};
 use rollout_worker::store::BlobStore;
-use rollout_worker::supervise::{self, Task};
 use tokio::sync::mpsc;
 
 use super::RemoteJob;

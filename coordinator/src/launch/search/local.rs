@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use rollout_base::secrets::TrialVariables;
+use rollout_base::traces::Tracer;
 use rollout_engine::concurrency::{ConcurrencyLimiter, ConcurrencyLimits};
 use rollout_engine::core::RemoteTimeouts;
 use rollout_engine::journal::RunLayout;
@@ -11,9 +13,7 @@ use rollout_engine::{LockOptions, RunError, host_name};
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::{BlobStore, StoreUrl};
-use rollout_worker::traces::Tracer;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::TreeFile;

@@ -7,14 +7,14 @@ mod remote;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rollout_base::supervise;
+use rollout_base::traces::Tracer;
 use rollout_engine::{LockOptions, LockWaitPolicy};
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::wire::control::StopLevel;
 #[cfg(feature = "nats")]
 use rollout_worker::store::BlobStore;
 use rollout_worker::store::StoreUrl;
-use rollout_worker::supervise;
-use rollout_worker::traces::Tracer;
 use tokio::sync::mpsc;
 
 use self::local::LocalSearch;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
+use rollout_base::shared_limit::LimitShares;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
@@ -13,7 +14,6 @@ use rollout_protocol::spec::eval::{
 use rollout_protocol::spec::ideas::{IdeasOrigin, IdeasSpec};
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::shared_limit::LimitShares;
 use rollout_worker::work::trial::testing::{TrialFixture, settings};
 
 use super::*;

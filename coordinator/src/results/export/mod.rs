@@ -21,9 +21,9 @@ mod trial_rows;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rollout_base::shown_path::shown;
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::RunId;
-use rollout_worker::shown_path::shown;
 use rollout_worker::store::BlobStore;
 
 use crate::plan::JobPlanError;

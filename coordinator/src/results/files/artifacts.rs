@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
+use rollout_base::supervise;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus};
 use rollout_worker::archive::{self, ArchiveLimits, ArchivePath, ExtractBlobError};
 use rollout_worker::store::BlobStore;
-use rollout_worker::supervise;
 use serde::Serialize;
 
 use super::content;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use rollout_base::supervise;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::id::{ExecId, ItemId};
 use rollout_protocol::limits::{DOCUMENT_BYTES, NAME_BYTES};
@@ -10,7 +11,6 @@ use rollout_protocol::record::{OutputFile, Settlement, TrialRecord};
 use rollout_protocol::version;
 use rollout_worker::archive::ArchivePath;
 use rollout_worker::store::BlobStore;
-use rollout_worker::supervise;
 
 use super::artifacts;
 use super::durable;

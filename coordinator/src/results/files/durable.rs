@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use rollout_worker::durable;
-use rollout_worker::shown_path::shown;
+use rollout_base::durable;
+use rollout_base::shown_path::shown;
 use serde::Serialize;
 
 /// A file operation that failed.
@@ -75,6 +75,6 @@ pub(crate) fn sync_tree(root: &Path) -> Result<(), FileError> {
 
 /// Removes the file or directory at `path`, if it exists.
 pub(crate) fn remove(path: &Path) -> Result<(), FileError> {
-    let removed = rollout_worker::fs_remove::remove_blocking(path);
+    let removed = rollout_base::fs_remove::remove_blocking(path);
     removed.map_err(|source| FileError { action: "remove", path: path.to_owned(), source })
 }

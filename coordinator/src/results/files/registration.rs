@@ -7,9 +7,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rollout_worker::backoff::{OutageLog, error_chain};
+use rollout_base::backoff::{OutageLog, error_chain};
+use rollout_base::supervise::{self, Task};
 use rollout_worker::store::{BlobStore, StoreError};
-use rollout_worker::supervise::{self, Task};
 use tokio_util::bytes::Bytes;
 
 /// How long the start of a run waits: as long as a service takes to restart.

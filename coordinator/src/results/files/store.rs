@@ -5,10 +5,10 @@ use std::fmt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
+use rollout_base::shown_path::shown;
 use rollout_protocol::digest::DigestHasher;
 use rollout_protocol::id::RunId;
 use rollout_worker::environment::Owner;
-use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobStore, StoreError, StoreUrl};
 use serde::{Deserialize, Serialize};
 

@@ -7,16 +7,16 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rollout_base::backoff::error_chain;
+use rollout_base::fs_make::make_below;
+use rollout_base::supervise;
 use rollout_protocol::id::RunId;
 use rollout_protocol::name::{self, InvalidPathComponent};
 use rollout_protocol::record::{Settlement, TrialRecord};
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::version::NewerFormat;
 use rollout_worker::archive::{self, ArchiveError};
-use rollout_worker::backoff::error_chain;
-use rollout_worker::fs_make::make_below;
 use rollout_worker::store::{BlobStore, StoreError};
-use rollout_worker::supervise;
 use tempfile::TempDir;
 
 use super::content;

@@ -10,8 +10,8 @@ mod stop;
 use std::borrow::Cow;
 use std::path::PathBuf;
 
+use rollout_base::shown_path::shown;
 use rollout_protocol::Timestamp;
-use rollout_worker::shown_path::shown;
 use serde_json::Value;
 
 use crate::results::files::FileError;

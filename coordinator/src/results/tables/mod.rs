@@ -32,9 +32,9 @@ mod tries;
 
 use std::path::PathBuf;
 
+use rollout_base::shown_path::shown;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::Settlement;
-use rollout_worker::shown_path::shown;
 
 use self::agent_summary::{AgentRow, AgentSummaries};
 use self::comparisons::{Comparisons, PairedOutcomes};

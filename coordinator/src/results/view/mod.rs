@@ -36,9 +36,9 @@ mod trials;
 
 use std::path::PathBuf;
 
+use rollout_base::shown_path::shown;
 use rollout_engine::RunError;
 use rollout_engine::journal::JournalError;
-use rollout_worker::shown_path::shown;
 
 pub use captured::{
     CapturedError, CapturedFile, CapturedSource, LogFile, captured_files, list_logs, read_captured,

@@ -1,12 +1,12 @@
 //! Executions of a trial with the files that their records name.
 
+use rollout_base::backoff::error_chain;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::record::{
     ArtifactRecord, EnvironmentRecord, LogsRecord, OutputFile, TrialRecord,
 };
-use rollout_worker::backoff::error_chain;
 use rollout_worker::store::BlobStore;
 use serde::{Deserialize, Serialize};
 

@@ -1,10 +1,10 @@
 //! The trials of a run in the plan's order: one row each, and their selection by name.
 
+use rollout_base::glob::{self, Dialect};
 use rollout_engine::core::{ItemProgress, ItemStage};
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::ItemId;
-use rollout_worker::glob::{self, Dialect};
 use serde::{Deserialize, Serialize};
 
 use super::run::RunView;

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use rollout_base::shown_path::shown;
+use rollout_base::supervise;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType};
 use rollout_protocol::spec::task::TaskSpec;
 use rollout_worker::archive::ArchiveError;
-use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobContent, BlobStore, StoreError};
-use rollout_worker::supervise;
 
 use super::pack::{self, LoadedTaskFiles, PackError};
 use super::pack_cache::PackCache;

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rollout_worker::confined::{ConfinedDir, ConfinedKind, leads_outside};
-use rollout_worker::regular_file;
+use rollout_base::confined::{ConfinedDir, ConfinedKind, leads_outside};
+use rollout_base::regular_file;
 
 use crate::config::SourceBounds;
 

@@ -6,8 +6,8 @@ use std::io;
 use std::path::Path;
 
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
-use rollout_worker::confined::ConfinedDir;
-use rollout_worker::glob;
+use rollout_base::confined::ConfinedDir;
+use rollout_base::glob;
 
 /// The file name.
 pub(super) const FILE_NAME: &str = ".harborignore";

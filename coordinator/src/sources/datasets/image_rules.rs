@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
-use rollout_worker::confined::ConfinedDir;
+use rollout_base::confined::ConfinedDir;
 use rollout_worker::environment::compose_limits;
 use rollout_worker::environment::compose_place::ComposePlace;
 use rollout_worker::environment::descriptor;

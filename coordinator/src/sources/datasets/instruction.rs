@@ -3,9 +3,9 @@
 use std::io;
 use std::path::Path;
 
+use rollout_base::confined::ConfinedDir;
 use rollout_protocol::limits::INSTRUCTION_BYTES;
 use rollout_protocol::spec::task::TaskFormat;
-use rollout_worker::confined::ConfinedDir;
 
 /// Reads an instruction of the task of `format` in `dir`.
 ///

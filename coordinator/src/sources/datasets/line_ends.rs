@@ -4,7 +4,7 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use rollout_worker::confined::ConfinedDir;
+use rollout_base::confined::ConfinedDir;
 
 use super::{DatasetTask, TaskParts};
 use crate::config::{ConfigError, ErrorKind, SourceLocation};

@@ -7,12 +7,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use rollout_base::confined::{ConfinedDir, leads_outside};
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits::INSTRUCTION_BYTES;
 use rollout_protocol::spec::task::TaskSpec;
 use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, FilterDecision};
-use rollout_worker::confined::{ConfinedDir, leads_outside};
 use rollout_worker::environment::dockerignore::Dockerignore;
 use rustix::fs::FileType;
 

@@ -9,9 +9,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use rollout_base::digest_line;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::digest::Digest;
-use rollout_worker::digest_line;
 use serde::{Deserialize, Serialize};
 
 /// Bumped when packing of equal files changes.

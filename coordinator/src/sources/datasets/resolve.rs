@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use rollout_base::confined::{ConfinedDir, leads_outside};
+use rollout_base::shown_path::shown;
 use rollout_protocol::name;
 use rollout_protocol::spec::task::TaskFormat;
-use rollout_worker::confined::{ConfinedDir, leads_outside};
-use rollout_worker::shown_path::shown;
 
 use super::select::{NamedTask, select_tasks};
 use super::{discover, registry_names};

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use regex::Regex;
-use rollout_worker::glob::{self, Dialect};
+use rollout_base::glob::{self, Dialect};
 
 use crate::config::{
     ConfigError, ConfigWarning, DatasetRef, Diagnostics, ErrorKind, Job, TaskSelection, nearest,

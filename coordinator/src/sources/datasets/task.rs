@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use rollout_base::confined::{ConfinedDir, ConfinedKind, leads_outside};
+use rollout_base::shown_path::shown;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::limits::INSTRUCTION_BYTES;
 use rollout_protocol::spec::agent::AgentKind;
-use rollout_worker::confined::{ConfinedDir, ConfinedKind, leads_outside};
-use rollout_worker::shown_path::shown;
 
 use super::capability::{self, CapabilityCheck};
 use super::discover::TASK_FILE;

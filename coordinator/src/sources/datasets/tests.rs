@@ -6,13 +6,13 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rollout_base::supervise;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::limits::INSTRUCTION_BYTES;
 use rollout_protocol::spec::task::{ScriptRules, TaskFormat, TaskSpec};
 use rollout_worker::store::BlobStore;
 use rollout_worker::store::fs::FsStore;
-use rollout_worker::supervise;
 use rollout_worker::testing::{FaultyStore, StoreCall};
 
 use super::*;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rollout_worker::supervise;
+use rollout_base::supervise;
 
 use super::FetchError;
 use super::abbreviations::{self, AllCommits};

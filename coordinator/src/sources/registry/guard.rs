@@ -6,8 +6,8 @@ use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 
+use rollout_base::supervise::{self, Task};
 use rollout_worker::egress::{AllowedHosts, EgressProxy, HostRefusal, RefusedHost, RefusedHosts};
-use rollout_worker::supervise::{self, Task};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 

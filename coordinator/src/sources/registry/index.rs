@@ -6,9 +6,9 @@
 
 use std::path::{Path, PathBuf};
 
+use rollout_base::regular_file;
+use rollout_base::shown_path::shown;
 use rollout_protocol::spec::task::TaskFormat;
-use rollout_worker::regular_file;
-use rollout_worker::shown_path::shown;
 use serde::{Deserialize, Deserializer};
 
 use super::cache::CacheScope;
@@ -373,7 +373,7 @@ mod tests {
     use std::net::{Ipv4Addr, TcpListener};
     use std::thread::JoinHandle;
 
-    use rollout_worker::supervise;
+    use rollout_base::supervise;
 
     use super::*;
 

@@ -36,7 +36,7 @@ mod version;
 
 use std::path::PathBuf;
 
-use rollout_worker::shown_path::shown;
+use rollout_base::shown_path::shown;
 
 pub use fetch::{
     FetchRequest, FetchResults, FetchTarget, FetchedCheckout, FetchedDirectory, fetch,

@@ -6,8 +6,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rollout_worker::backoff::error_chain;
-use rollout_worker::removal_limits::{EntryUse, RECENT_USE, RemovalLimits};
+use rollout_base::backoff::error_chain;
+use rollout_base::removal_limits::{EntryUse, RECENT_USE, RemovalLimits};
 use rustix::fs::{FlockOperation, flock};
 
 use super::cache::{lock_path, temporary_name};

@@ -8,8 +8,8 @@ use opentelemetry::trace::{
 };
 use opentelemetry::{InstrumentationScope, KeyValue, Value};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
+use rollout_base::traces::{AttributeValue, SpanAttribute, SpanEvent, TraceSpan};
 use rollout_protocol::trace_id::SpanId;
-use rollout_worker::traces::{AttributeValue, SpanAttribute, SpanEvent, TraceSpan};
 
 /// Name of the library that made the spans.
 const SCOPE: &str = "rollout";

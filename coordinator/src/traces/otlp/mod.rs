@@ -12,9 +12,9 @@ use opentelemetry::{Key, KeyValue};
 use opentelemetry_otlp::{WithExportConfig as _, WithHttpConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{Config, SamplingDecision, SpanExporter as _};
+use rollout_base::supervise;
+use rollout_base::traces::{SpanExporter, TraceSpan, Tracer};
 use rollout_protocol::trace_id::TraceId;
-use rollout_worker::supervise;
-use rollout_worker::traces::{SpanExporter, TraceSpan, Tracer};
 
 use self::http_client::{LastFailure, UreqClient};
 use super::error::TraceExportError;

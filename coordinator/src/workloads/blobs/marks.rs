@@ -7,6 +7,7 @@ use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
 use futures_util::stream::{self, TryStreamExt as _};
+use rollout_base::supervise;
 use rollout_engine::catalog::CATALOG;
 use rollout_engine::journal::RunLayout;
 use rollout_protocol::digest::Digest;
@@ -14,7 +15,6 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
 use rollout_protocol::wire::marker::ResultMarker;
 use rollout_worker::store::{BlobStore, StoreError};
-use rollout_worker::supervise;
 
 use super::BlobsError;
 use super::event_chunks::{ChunkScanner, EventChunks};

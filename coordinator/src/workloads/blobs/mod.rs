@@ -19,13 +19,13 @@ mod verify;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rollout_base::shown_path::shown;
+use rollout_base::supervise::TaskPanic;
 use rollout_engine::RunError;
 use rollout_engine::catalog::CatalogError;
 use rollout_engine::journal::JournalError;
 use rollout_protocol::id::RunId;
-use rollout_worker::shown_path::shown;
 use rollout_worker::store::StoreError;
-use rollout_worker::supervise::TaskPanic;
 
 pub use self::collect::{BlobCount, CollectionReport, CollectionRequest, collect};
 pub use self::forget::forget_run;

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use rollout_base::supervise;
 use rollout_engine::catalog::{CATALOG, Catalog};
 use rollout_engine::journal::{RunLayout, SegmentIndex};
 use rollout_engine::{RunLock, RunManifest, RunState};
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits::BLOB_RENEWAL;
 use rollout_worker::store::{BlobStore, StoreUrl};
-use rollout_worker::supervise;
 use tempfile::TempDir;
 
 use super::BlobsError;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use rollout_base::supervise;
 use rollout_engine::Interruption;
 use rollout_engine::catalog::{Catalog, CatalogMirror, MirrorOptions};
 use rollout_engine::core::{AnnouncedChunk, HexDigest, JournalRecord, SessionStart};
@@ -20,7 +21,6 @@ use rollout_protocol::record::{LostReason, Verdict};
 use rollout_protocol::wire::position::{Incarnation, ReportPosition};
 use rollout_protocol::wire::report::{Report, ReportBody, ReportKind};
 use rollout_worker::store::{BlobStore, MemoryStore, StoreUrl};
-use rollout_worker::supervise;
 use rollout_worker::testing::{FaultyStore, StoreCall, StoreFault};
 use serde_json::json;
 use tempfile::TempDir;

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use rollout_base::supervise;
 use rollout_engine::core::{JournalRecord, NamedItem, SessionStart};
 use rollout_engine::journal::RunLayout;
 use rollout_engine::{RecordsFile, RunManifest};
@@ -23,7 +24,6 @@ use rollout_protocol::wire::marker::ResultMarker;
 use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 use rollout_worker::spool::result_report;
 use rollout_worker::store::{BlobStore, StoreError};
-use rollout_worker::supervise;
 use serde::Deserialize;
 
 use super::RepairError;

@@ -21,15 +21,15 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rollout_base::shown_path::shown;
+use rollout_base::supervise;
 use rollout_engine::core::SessionStart;
 use rollout_engine::journal::{JournalDamage, JournalError, JournalSalvage, RunLayout};
 use rollout_engine::{LockError, LockWaitPolicy, RunError, RunLock, RunManifest, host_name};
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::{ItemId, RunId};
 use rollout_protocol::version::RUN_FORMAT;
-use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobStore, StoreError};
-use rollout_worker::supervise;
 use tokio::sync::mpsc;
 
 use self::evidence::RepairEvidence;

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use rollout_base::supervise;
 use rollout_engine::journal::RunLayout;
 use rollout_worker::store::BlobStore;
-use rollout_worker::supervise;
 
 use super::RepairError;
 use crate::workloads::search::backend::{OutputRepair, compare_outputs};

@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rollout_base::durable;
 use rollout_engine::core::SessionStart;
 use rollout_engine::journal::SegmentRebuilder;
 use rollout_engine::{JournalExtent, RunError, RunManifest, atomic_file};
 use rollout_protocol::Timestamp;
-use rollout_worker::durable;
 
 use super::history::{HistorySummary, RunHistory};
 use super::{RepairError, RunDirectoryContents};

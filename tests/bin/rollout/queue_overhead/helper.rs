@@ -6,9 +6,9 @@ use std::io::Write as _;
 use std::process::Stdio;
 use std::time::Duration;
 
+use rollout_base::supervise;
 use rollout_tests::hidden_commands::QUEUE_OVERHEAD;
 use rollout_tests::noop_worker::{NoopWorker, NoopWorkerConfig};
-use rollout_worker::supervise;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};

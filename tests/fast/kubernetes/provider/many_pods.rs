@@ -46,7 +46,7 @@ fn five_hundred_pods_of_one_process_need_bounded_memory() {
 async fn worker_with_many_pods() {
     let Some(kubeconfig) = std::env::var_os(CHILD) else { return };
     // As the program does.
-    rollout_worker::open_files::raise_limit();
+    rollout_base::open_files::raise_limit();
     let options = KubernetesOptions {
         kubeconfig: Some(kubeconfig.into()),
         max_pending_pods: 50,

@@ -13,7 +13,7 @@ use std::path::Path;
 use tar::{EntryType, Header};
 
 use super::*;
-use crate::secrets::Redactor;
+use rollout_base::secrets::Redactor;
 
 /// A member to write, possibly with false fields.
 #[derive(Debug, Clone)]

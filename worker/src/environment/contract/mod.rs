@@ -31,7 +31,7 @@ use super::{
     EnvironmentPurpose, ExecCommand, Failure, ImageRequest, ImageSource, OutputSink, OutputStream,
     Owner, Provider, Upload,
 };
-use crate::supervise::panic_message;
+use rollout_base::supervise::panic_message;
 
 /// Timeout of one check. Image builds are slow, everything else is not.
 const CHECK_LIMIT: Duration = Duration::from_secs(120);

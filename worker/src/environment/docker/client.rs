@@ -10,8 +10,8 @@ use bollard::{API_DEFAULT_VERSION, Docker};
 use tokio::sync::OnceCell;
 
 use super::failure;
-use crate::dependency::{Dependency, Probe};
 use crate::environment::{Failure, FailureKind};
+use rollout_base::dependency::{Dependency, Probe};
 
 /// Default address of the engine.
 const DEFAULT_HOST: &str = "unix:///var/run/docker.sock";

@@ -8,8 +8,8 @@ use rollout_protocol::limits::CONFIG_FILE_BYTES;
 use serde::Deserialize;
 
 use crate::environment::HostProxies;
-use crate::regular_file;
-use crate::shown_path::shown;
+use rollout_base::regular_file;
+use rollout_base::shown_path::shown;
 
 /// Variable with the directory of the file.
 const VARIABLE: &str = "DOCKER_CONFIG";

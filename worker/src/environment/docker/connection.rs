@@ -19,7 +19,7 @@ use tokio::net::{TcpStream, UnixStream};
 use super::client::{DockerClient, SLOW_ANSWER_WITHIN};
 use super::failure;
 use crate::environment::Failure;
-use crate::supervise::{self, Task};
+use rollout_base::supervise::{self, Task};
 
 /// Largest line of an answer. Progress messages of builds are far smaller.
 const LINE_BYTES: usize = 64 * 1024 * 1024;

@@ -19,7 +19,7 @@ use super::network::ContainerNetwork;
 use super::storage::StorageLimit;
 use crate::environment::service_hosts::ServiceHosts;
 use crate::environment::{Failure, FailureKind};
-use crate::supervise::Task;
+use rollout_base::supervise::Task;
 
 /// Lines and bytes of a container's own output that a failure quotes.
 const OUTPUT_LINES: &str = "20";

@@ -11,7 +11,7 @@ use super::container::Container;
 use super::failure::{has_status, says};
 
 use crate::environment::{ByteStream, Failure, FailureKind, Upload, upload};
-use crate::supervise;
+use rollout_base::supervise;
 
 /// Engine errors for a path through something that is not a directory.
 const NOT_A_DIRECTORY_ERRORS: [&str; 3] =

@@ -21,7 +21,7 @@ use super::failure::has_status;
 use crate::environment::{
     CommandExit, ExecCommand, Failure, FailureKind, OutputSink, OutputStream,
 };
-use crate::supervise;
+use rollout_base::supervise;
 
 /// Buffer for a command's output.
 const BUFFER: usize = 64 * 1024;

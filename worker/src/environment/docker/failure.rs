@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use bollard::errors::Error;
 
 use crate::environment::{Failure, FailureKind};
-use crate::shortage::Shortage;
+use rollout_base::shortage::Shortage;
 
 /// The operation in the messages of connections that failed.
 pub(super) const CONNECT: &str = "cannot connect to Docker";

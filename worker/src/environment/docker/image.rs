@@ -26,8 +26,8 @@ use crate::environment::{
     BaseDigests, CaBundle, Failure, FailureKind, Image, ImageRequest, ImageSource, ProxyKey,
     registry_failure,
 };
-use crate::shown_path::shown;
-use crate::supervise;
+use rollout_base::shown_path::shown;
+use rollout_base::supervise;
 
 /// Version of how contexts become images. It is part of the tag, so that images built in another
 /// way are not reused.

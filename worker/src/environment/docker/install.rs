@@ -12,7 +12,7 @@ use super::image::{self, ImageManager};
 use crate::environment::{
     Failure, FailureKind, Image, ImageRequest, ImageSource, InstallRequest, compose,
 };
-use crate::supervise::{self, BlockingDrop};
+use rollout_base::supervise::{self, BlockingDrop};
 
 /// Name of the script in the build context, and of its copy while it runs.
 const SCRIPT: &str = "install.sh";

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::supervise;
+use rollout_base::supervise;
 
 /// The lock file of an image's build. Its modification time is the time of the image's last use.
 pub(super) fn lock_path(locks: &Path, tag: &str) -> PathBuf {

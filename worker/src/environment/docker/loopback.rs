@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::container::Container;
-use crate::supervise;
+use rollout_base::supervise;
 
 /// Why this process cannot listen in the network of a container.
 #[derive(Debug, thiserror::Error)]

@@ -77,10 +77,10 @@ use super::{
     ExecCommand, Failure, FailureKind, HostProxies, Image, ImageRequest, InstallRequest,
     ListenerRoute, OutputSink, OwnHealthcheck, Provider, ReapReport, Upload,
 };
-use crate::dependency::Dependency;
 use crate::egress::{LedNetwork, LedSockets};
-use crate::removal_limits::RemovalLimits;
-use crate::supervise::{self, Task};
+use rollout_base::dependency::Dependency;
+use rollout_base::removal_limits::RemovalLimits;
+use rollout_base::supervise::{self, Task};
 
 pub use self::compose::{check as check_compose, find_compose};
 pub use self::prune::{PrunedImages, TaskImage};

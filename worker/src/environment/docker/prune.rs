@@ -10,7 +10,7 @@ use super::client::DockerClient;
 use super::failure::has_status;
 use super::{labels, lock};
 use crate::environment::Failure;
-use crate::removal_limits::{EntryUse, RECENT_USE, RemovalLimits};
+use rollout_base::removal_limits::{EntryUse, RECENT_USE, RemovalLimits};
 
 /// An image that was built for a task.
 #[derive(Debug, Clone, PartialEq, Eq)]

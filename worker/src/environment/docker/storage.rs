@@ -13,7 +13,7 @@ use rollout_protocol::record::{EnforcedLimits, LimitEnforcement};
 
 use super::container::Container;
 use crate::environment::{Failure, FailureKind};
-use crate::supervise;
+use rollout_base::supervise;
 
 /// A measurement may use at most this share of the time: it costs the engine 4 microseconds per
 /// file.

@@ -9,11 +9,11 @@ use rollout_protocol::record::EnforcedLimits;
 use rollout_protocol::spec::task::NetworkPolicy;
 
 use super::{FakeCall, FakeEnvironmentState, FakeLifecycle, FakeProvider, LIMITS, shell};
-use crate::dependency::Dependency;
 use crate::environment::{
     ByteStream, CommandExit, Environment, ExecCommand, Failure, FailureKind, ListenerRoute,
     OutputSink, OutputStream, OwnHealthcheck, Upload, start,
 };
+use rollout_base::dependency::Dependency;
 
 /// An environment in memory.
 #[derive(Debug)]

@@ -56,7 +56,7 @@ use super::{
     ByteStream, CaBundle, CreateRequest, DeadOwners, Environment, Failure, FailureKind,
     HostProxies, Image, ImageRequest, ImageSource, OwnHealthcheck, Owner, Provider, ReapReport,
 };
-use crate::dependency::Dependency;
+use rollout_base::dependency::Dependency;
 
 /// Working directory of the fake's environments.
 pub const WORKDIR: &str = "/app";

@@ -7,7 +7,7 @@ use rollout_protocol::wire::offer::RunRateLimits;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::cluster::Cluster;
-use crate::rate_limit::RunRateLimiter;
+use rollout_base::rate_limit::RunRateLimiter;
 
 /// Limits that keep a scheduler usable, shared by all runs of a worker.
 #[derive(Debug)]

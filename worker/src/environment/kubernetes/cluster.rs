@@ -20,9 +20,9 @@ use super::options::{KubernetesOptions, OptionsSource};
 use super::rights::{GrantedRights, Refusal, Right};
 use super::server_clock::ServerClock;
 use super::service_images::IMAGES_WITHIN;
-use crate::dependency::{Dependency, Probe};
 use crate::environment::{Failure, FailureKind};
-use crate::supervise;
+use rollout_base::dependency::{Dependency, Probe};
+use rollout_base::supervise;
 
 /// Timeout of a call. An API server that is silent for so long is down, or behind a load balancer that
 /// has lost it.

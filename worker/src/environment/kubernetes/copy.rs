@@ -18,8 +18,8 @@ use super::pod::{Attempts, Broken, KubePod};
 use super::scripts;
 use super::stream::{CutStream, ExecInput, ExecStream, StreamPart, StreamState};
 use crate::environment::{ByteStream, Failure, FailureKind, Upload, upload};
-use crate::shortage::Shortage;
-use crate::supervise::{self, Task};
+use rollout_base::shortage::Shortage;
+use rollout_base::supervise::{self, Task};
 
 /// Chunks between the task that reads from a pod and the reader of the stream.
 const QUEUE: usize = 4;

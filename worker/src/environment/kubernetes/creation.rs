@@ -17,7 +17,7 @@ use super::service_images::PreparedServices;
 use super::settings::PodSettings;
 use super::{Shared, create, lease, manifest, network, remove};
 use crate::environment::{CaBundle, CreateRequest, Failure, FailureKind};
-use crate::supervise;
+use rollout_base::supervise;
 
 /// A pod that is not created yet.
 struct PlannedPod {

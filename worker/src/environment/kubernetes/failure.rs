@@ -6,7 +6,7 @@ use kube::Error;
 use kube::client::UpgradeConnectionError;
 
 use crate::environment::{Failure, FailureKind, registry_failure};
-use crate::shortage::Shortage;
+use rollout_base::shortage::Shortage;
 
 /// The failure of `what`.
 pub(super) fn call_failure(server: &str, what: &str, error: Error) -> Failure {

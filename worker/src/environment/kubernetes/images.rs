@@ -17,7 +17,7 @@ use crate::environment::single_flight::SingleFlight;
 use crate::environment::{
     BuildProxies, Failure, FailureKind, Image, ImageRequest, ImageSource, ProxyKey, compose,
 };
-use crate::supervise;
+use rollout_base::supervise;
 
 /// Limit of remembered forced builds: a run builds each of its images once, not once per trial.
 const FORCED_BUILDS: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");

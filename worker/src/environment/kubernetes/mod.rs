@@ -78,8 +78,8 @@ use super::{
     CaBundle, CreateRequest, DeadOwners, Environment, Failure, FailureKind, Image, ImageRequest,
     Provider, ProxyKey, ReapReport,
 };
-use crate::dependency::Dependency;
-use crate::supervise::{self, Task};
+use rollout_base::dependency::Dependency;
+use rollout_base::supervise::{self, Task};
 
 pub use self::options::{BuilderOptions, KubernetesOptions, NetworkEnforcement, OptionsSource};
 pub use self::services::check as check_compose;

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::start::StartLimits;
 use crate::environment::{Failure, FailureKind};
-use crate::regular_file;
+use rollout_base::regular_file;
 
 /// Settings that decide where pods run and with which rights. Jobs may set them only if the
 /// operator lists them.

@@ -16,11 +16,11 @@ use super::rights::Right;
 use super::service_containers::PodService;
 use super::settings::PodSettings;
 use super::{Shared, manifest};
-use crate::dependency::Dependency;
 use crate::environment::{
     ByteStream, CommandExit, Environment, EnvironmentLabels, ExecCommand, Failure, FailureKind,
     ListenerRoute, OutputSink, Upload,
 };
+use rollout_base::dependency::Dependency;
 
 /// One pod.
 #[derive(Debug)]

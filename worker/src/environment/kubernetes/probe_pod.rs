@@ -14,7 +14,7 @@ use super::pod::KubePod;
 use super::settings::PodSettings;
 use super::{Shared, create, manifest, network, scripts};
 use crate::environment::{EnvironmentLabels, Failure, FailureKind};
-use crate::supervise;
+use rollout_base::supervise;
 
 /// The user of pods that only look at an image: it owns nothing.
 const NOBODY: i64 = 65_534;

@@ -18,7 +18,7 @@ use crate::environment::dockerignore::Dockerignore;
 use crate::environment::{
     BuildProxies, CreateRequest, Failure, FailureKind, ImageRequest, ImageSource,
 };
-use crate::supervise;
+use rollout_base::supervise;
 
 /// Timeout for the builds of all services of an environment.
 pub(super) const IMAGES_WITHIN: Duration = Duration::from_secs(480);

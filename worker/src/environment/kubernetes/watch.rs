@@ -20,7 +20,7 @@ use super::labels;
 use super::pod_state::PodState;
 use super::rights::Right;
 use crate::environment::{Failure, FailureKind};
-use crate::supervise::{self, Task};
+use rollout_base::supervise::{self, Task};
 
 /// Seconds after which the server ends a watch, and this process a silent one.
 const WATCH_SECONDS: u32 = 120;

@@ -18,8 +18,8 @@ use rollout_protocol::phase::Phase;
 use super::files::FilesError;
 use crate::archive::ArchiveError;
 use crate::environment::{Failure, FailureKind as Kind};
-use crate::secrets::Redactor;
-use crate::shortage::Shortage;
+use rollout_base::secrets::Redactor;
+use rollout_base::shortage::Shortage;
 
 pub(crate) use self::result::ResultError;
 pub(crate) use self::script::{IncompleteWork, ScriptError, ScriptStage, ScriptSubject};

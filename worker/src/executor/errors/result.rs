@@ -6,7 +6,7 @@ use rollout_protocol::error::{
 use rollout_protocol::phase::Phase;
 
 use super::{INFRASTRUCTURE, trial_error};
-use crate::secrets::Redactor;
+use rollout_base::secrets::Redactor;
 
 /// Why there is no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use super::{
 use crate::agents::{INSTALL_PACKAGE_MISSING, INSTALL_UNSUPPORTED};
 use crate::environment::{Failure, FailureKind as Kind};
 use crate::executor::files::FilesError;
-use crate::secrets::Redactor;
+use rollout_base::secrets::Redactor;
 
 /// The stage of a script: it decides the types and the class of its errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,8 +15,8 @@ use crate::environment::{Failure, FailureKind as Kind};
 use crate::executor::environment::CreationFailure;
 use crate::executor::files::FilesError;
 use crate::gateway::GatewayError;
-use crate::secrets::Redactor;
-use crate::shortage::Shortage;
+use rollout_base::secrets::Redactor;
+use rollout_base::shortage::Shortage;
 
 /// Why an environment could not be set up.
 #[derive(Debug)]

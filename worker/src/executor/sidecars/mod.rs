@@ -11,7 +11,7 @@ use futures_util::FutureExt as _;
 
 use super::context::with_timeout;
 use crate::environment::{CreateRequest, Environment, Failure, FailureKind};
-use crate::supervise::panic_message;
+use rollout_base::supervise::panic_message;
 
 /// Longest time for a service to start, and again to become ready.
 const START_LIMIT: Duration = Duration::from_secs(600);

@@ -29,7 +29,7 @@ use self::calls::{CallReader, ReadCalls};
 use self::conversations::branches;
 use super::TrajectoryAgent;
 use super::call_log::CALLS_FILE;
-use crate::supervise;
+use rollout_base::supervise;
 
 /// Name of the file.
 const TRAJECTORY_FILE: &str = "trajectory.json";

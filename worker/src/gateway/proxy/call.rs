@@ -31,7 +31,7 @@ use crate::gateway::recorder::{BegunCall, NewCall};
 use crate::gateway::reply::ParsedReply;
 use crate::gateway::reply_stream::{EndedReply, ReplyForm, ReplyStream};
 use crate::gateway::unanswered::RequestEnd;
-use crate::warning_limiter::WarningLimiter;
+use rollout_base::warning_limiter::WarningLimiter;
 
 /// Bytes of a request that count as a token when what it may use is reserved.
 const BYTES_OF_TOKEN: u64 = 4;

@@ -61,7 +61,7 @@ use super::{
     TryGateway, TryRequest, Upstream, atif, dialect, session,
 };
 use crate::environment::ListenerRoute;
-use crate::supervise::Task;
+use rollout_base::supervise::Task;
 
 /// Prefix of the keys of executions.
 const KEY_PREFIX: &str = "rollout-";

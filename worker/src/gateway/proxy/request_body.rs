@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::request_memory::{BodyMemory, NoMemory, TryMemory};
 use super::route::{OwnReply, RETRY_AFTER_SEC};
-use crate::supervise;
+use rollout_base::supervise;
 
 /// The compressions that are taken, as a header lists them.
 pub(super) const ENCODINGS: &str = "gzip, zstd";

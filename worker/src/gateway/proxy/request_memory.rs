@@ -7,7 +7,7 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
 use tokio::time::{Instant, timeout};
 
-use crate::shared_limit::{LimitShares, LimitUser, SharedLimit, SharedPlace};
+use rollout_base::shared_limit::{LimitShares, LimitUser, SharedLimit, SharedPlace};
 
 /// Longest wait of a body for memory of its execution, and for memory of all: others may wait for what
 /// it holds.
@@ -187,7 +187,7 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
-    use crate::shared_limit::HOLD_BACK;
+    use rollout_base::shared_limit::HOLD_BACK;
 
     const ONE: RunId = RunId::from_bytes([1; 16]);
     const OTHER: RunId = RunId::from_bytes([2; 16]);

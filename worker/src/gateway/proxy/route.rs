@@ -25,7 +25,7 @@ use super::request_memory::BodyMemory;
 use super::{OpenTry, headers, request_body};
 use crate::gateway::dialect::{self, CallTarget, Target};
 use crate::gateway::{GatewayReply, recorder};
-use crate::supervise;
+use rollout_base::supervise;
 
 /// Seconds after which agents may try again while calls are kept back for an unknown time.
 pub(super) const RETRY_AFTER_SEC: u64 = 5;

@@ -25,13 +25,13 @@ use super::client::{Clients, HttpClient};
 use super::headers;
 use super::refusal::{self, ServerReply};
 use super::route::{OwnReply, RETRY_AFTER_SEC};
-use crate::dependency::{Dependency, Probe};
 use crate::gateway::run_leases::{LeasedCall, LeasedLimits};
 use crate::gateway::{GatewayError, Upstream};
-use crate::glob;
-use crate::rate_limit::RunRateLimiter;
-use crate::secrets::Redactor;
-use crate::supervise::{self, Task};
+use rollout_base::dependency::{Dependency, Probe};
+use rollout_base::glob;
+use rollout_base::rate_limit::RunRateLimiter;
+use rollout_base::secrets::Redactor;
+use rollout_base::supervise::{self, Task};
 
 /// Time between two probes of a server that does not answer.
 const PROBE_PAUSE: Duration = Duration::from_secs(1);

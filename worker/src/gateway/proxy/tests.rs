@@ -18,8 +18,8 @@ mod connections;
 mod pauses;
 
 use super::*;
-use crate::secrets::Redactor;
-use crate::supervise;
+use rollout_base::secrets::Redactor;
+use rollout_base::supervise;
 
 const HOST: ListenerRoute =
     ListenerRoute::HostAddress(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0));

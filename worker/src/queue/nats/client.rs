@@ -19,11 +19,11 @@ use super::names::NamespaceNames;
 use super::options::NatsOptions;
 use super::replies::{NatsRequest, ReplyResult, ReplyRouter};
 use super::tls_fault::ReconnectFailure;
-use crate::backoff::error_chain;
-use crate::common_times::next_time;
 use crate::queue::traits::{ConnectionStatus, QueueError};
-use crate::supervise;
-use crate::warning_limiter::WarningLimiter;
+use rollout_base::backoff::error_chain;
+use rollout_base::common_times::next_time;
+use rollout_base::supervise;
+use rollout_base::warning_limiter::WarningLimiter;
 
 /// Timeout of a response of the server. It responds in milliseconds, or when its disk does.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::client::{ANSWER_TIMEOUT, NatsClient, api_request, parse_api};
 use super::error::NatsError;
-use crate::common_times::next_time;
+use rollout_base::common_times::next_time;
 
 /// Interval of stream checks: a stream that was recreated during a connection is noticed within
 /// this.

@@ -9,7 +9,7 @@ use async_nats::{ConnectOptions, ServerAddr};
 use rollout_protocol::limits;
 
 use super::names::{InvalidNatsName, NatsName};
-use crate::tls_files::{self, TlsFileError};
+use rollout_base::tls_files::{self, TlsFileError};
 
 /// How long one attempt to connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -7,8 +7,8 @@ use super::super::identity::{IDENTITY_FILE, MAX_IDENTITY_BYTES, StoreIdentity};
 use super::scratch::StoreScratch;
 use super::{StoreError, make_directory, sync_directory};
 
-use crate::durable;
-use crate::shown_path::shown;
+use rollout_base::durable;
+use rollout_base::shown_path::shown;
 
 /// Reads the identity of the store at `root`, creating the store if there is none.
 pub(super) fn open(root: &Path, scratch: &StoreScratch) -> Result<String, StoreError> {

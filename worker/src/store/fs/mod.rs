@@ -37,8 +37,8 @@ use tokio::io::AsyncRead;
 use self::scratch::StoreScratch;
 use super::verify::VerifyingReader;
 use super::{BlobContent, BlobStore, StoreError, StoredBlob};
-use crate::shown_path::shown;
-use crate::{durable, supervise};
+use rollout_base::shown_path::shown;
+use rollout_base::{durable, supervise};
 
 /// Contents of a batch that are stored concurrently. File systems sync concurrent writes together:
 /// with 16 a batch takes a tenth of the time, and more gain nothing.

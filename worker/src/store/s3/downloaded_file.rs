@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::super::StoreError;
 use super::super::copy::PartialFile;
-use crate::supervise::{self, BlockingDrop};
+use rollout_base::supervise::{self, BlockingDrop};
 
 /// Bytes that are written at once: chunks have the speed of the page cache, and a blocking thread for each
 /// would cost more than the write.

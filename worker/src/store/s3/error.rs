@@ -8,7 +8,7 @@ use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 use rollout_protocol::limits;
 
 use super::super::StoreError;
-use crate::backoff::error_chain;
+use rollout_base::backoff::error_chain;
 
 /// Codes of a service that cannot answer now, whatever their status.
 const TRANSIENT_CODES: [&str; 7] = [

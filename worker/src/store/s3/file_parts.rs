@@ -10,7 +10,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::{Digest, DigestHasher};
 
 use super::super::StoreError;
-use crate::supervise;
+use rollout_base::supervise;
 
 /// Files up to this size are read into memory.
 const SMALL_FILE_BYTES: u64 = 1024 * 1024;

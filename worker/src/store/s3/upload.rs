@@ -20,7 +20,7 @@ use super::super::{BlobContent, StoreError};
 use super::error::{RequestError, ServiceAnswer};
 use super::file_parts::{FileContent, FilePart, LargeFile, UploadError, changed, read_file};
 use super::{ObjectHead, S3StoreInner, blob_path};
-use crate::supervise;
+use rollout_base::supervise;
 
 /// Content up to this size is sent without asking first whether it is present: the service refuses
 /// it then. A service may refuse without reading the body, which breaks the connection if the body
@@ -276,7 +276,10 @@ impl S3StoreInner {
             let request = self.client.abort_multipart_upload().bucket(bucket).key(&key);
             if let Err(error) = request.upload_id(&upload).send().await {
                 let error = self.failed(error, "write to");
-                tracing::debug!("cannot abort an upload: {}", crate::backoff::error_chain(&error));
+                tracing::debug!(
+                    "cannot abort an upload: {}",
+                    rollout_base::backoff::error_chain(&error)
+                );
             }
         }
         sent

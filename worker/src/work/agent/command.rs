@@ -20,7 +20,7 @@ use crate::agents::{self, INSTRUCTION_VARIABLE};
 use crate::environment::{Environment, Upload, proxies};
 use crate::executor::errors::SetupError;
 use crate::executor::{ExecutionContext, ExecutionServices};
-use crate::secrets::Redactor;
+use rollout_base::secrets::Redactor;
 
 /// File with the prompt of the agent.
 const PROMPT: &str = "/commands/prompt.md";

@@ -8,9 +8,9 @@ use rollout_protocol::spec::timeout::seconds;
 use rollout_protocol::template::Template;
 
 use super::ScriptEnv;
-use crate::dependency;
 use crate::environment::{BuildProxies, EnvironmentLabels, Image, InstallRequest, Provider};
-use crate::secrets::Redactor;
+use rollout_base::dependency;
+use rollout_base::secrets::Redactor;
 
 /// The installation of an agent.
 #[derive(Debug)]

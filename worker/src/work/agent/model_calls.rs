@@ -16,15 +16,15 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::ScriptEnv;
-use crate::dependency::Dependency;
 use crate::environment::ListenerRoute;
 use crate::executor::errors::SetupError;
 use crate::executor::{ExecutionContext, ExecutionServices, PhaseSink, RecordFile};
 use crate::gateway::{
     CallFailure, SessionFiles, TrajectoryAgent, TryCalls, TryGateway, TryRequest, Upstream,
 };
-use crate::secrets::Redactor;
-use crate::supervise;
+use rollout_base::dependency::Dependency;
+use rollout_base::secrets::Redactor;
+use rollout_base::supervise;
 
 /// Directory of the records, below the directory of the execution or its command.
 pub(in crate::work) const CALLS_DIRECTORY: &str = "gateway";

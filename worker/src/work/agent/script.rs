@@ -9,10 +9,10 @@ use super::ScriptEnv;
 use super::limits::{LIMITS_VARIABLE, ToldLimits, keep_current};
 use super::model_calls::AgentClock;
 use super::shell::{ShellAgent, ShellPlace};
-use crate::dependency::Dependency;
 use crate::environment::{CommandExit, Environment, ExecCommand, Failure, OutputSink};
 use crate::executor::errors::ScriptError;
 use crate::executor::{self, Capture, NormalExit, ScriptEnd, ScriptLimit, ScriptRun};
+use rollout_base::dependency::Dependency;
 
 /// A script and how it runs.
 #[derive(Debug)]

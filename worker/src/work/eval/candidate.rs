@@ -18,8 +18,8 @@ use super::{EvalFilesError, local_dir};
 use crate::archive::{self, ArchivePath, ArchiveTruncation};
 use crate::environment::ByteStream;
 use crate::git::{CommitIdentity, GitError, bundle};
-use crate::secrets::Redactor;
-use crate::supervise;
+use rollout_base::secrets::Redactor;
+use rollout_base::supervise;
 
 /// An agent's changed checkout, on this host's disk.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use super::{CheckoutSlot, EvalFilesError, Mirror};
 use crate::archive::{self, ArchiveLimits, ArchivePath, FilterDecision};
 use crate::environment::Upload;
 use crate::git::{BareRepository, TreeEntry, bundle};
-use crate::supervise;
+use rollout_base::supervise;
 
 /// Size limits of checkouts, in both directions.
 pub(super) const LIMITS: ArchiveLimits =

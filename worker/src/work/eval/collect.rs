@@ -15,8 +15,8 @@ use super::{EvalFilesError, failure};
 use crate::archive::{ArchiveLimits, ArchivePath, CapturedFile};
 use crate::executor::errors::{self, ResultError};
 use crate::executor::{CleanArchive, read_directory};
-use crate::secrets::Redactor;
-use crate::shortage::Shortage;
+use rollout_base::secrets::Redactor;
+use rollout_base::shortage::Shortage;
 
 /// The collected outputs.
 #[derive(Debug, Default)]
@@ -143,7 +143,7 @@ impl EvalRun<'_> {
 }
 
 fn mask_secrets(bytes: &[u8], redactor: &Redactor) -> Vec<u8> {
-    let mut masking = redactor.stream(crate::secrets::RedactionStyle::Mask);
+    let mut masking = redactor.stream(rollout_base::secrets::RedactionStyle::Mask);
     let mut clean = Vec::with_capacity(bytes.len());
     masking.push(bytes, &mut clean);
     masking.finish(&mut clean);

@@ -13,7 +13,7 @@ use rollout_protocol::record::CheckoutChanges;
 
 use super::checkout::{LINK, SUBMODULE};
 use crate::git::{TreeEntry, names};
-use crate::secrets::{RedactionStyle, Redactor};
+use rollout_base::secrets::{RedactionStyle, Redactor};
 
 /// Bytes read at once.
 const BUFFER_BYTES: usize = 64 * 1024;

@@ -16,7 +16,7 @@ use super::{Mirror, failure};
 use crate::environment::{BuildProxies, CreateRequest, EnvironmentPurpose, Provider, Upload};
 use crate::executor::errors::SetupError;
 use crate::executor::{ManagedEnvironment, PhaseInterrupt, RequestedImage, TaskPart};
-use crate::secrets::Redactor;
+use rollout_base::secrets::Redactor;
 
 /// Largest size of an idea, in bytes.
 const IDEA_BYTES: u64 = rollout_protocol::limits::INSTRUCTION_BYTES;

@@ -8,8 +8,8 @@ use rollout_protocol::spec::eval::{EvalSpec, EvalStage};
 use super::EvalFilesError;
 use crate::environment::Failure;
 use crate::executor::errors::{self, ScriptError, ScriptStage, ScriptSubject, shortage_code};
-use crate::secrets::Redactor;
-use crate::shortage::Shortage;
+use rollout_base::secrets::Redactor;
+use rollout_base::shortage::Shortage;
 
 const INFRASTRUCTURE: Class = Class::Infrastructure;
 

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 
 use super::EvalFilesError;
-use crate::fs_remove;
-use crate::shown_path::shown;
+use rollout_base::fs_remove;
+use rollout_base::shown_path::shown;
 
 /// Name of the lock file in a directory that one process uses.
 pub(super) const LOCK_FILE: &str = "lock";

@@ -15,7 +15,7 @@ use super::EvalFilesError;
 use super::local_dir::{self, CacheDirLock};
 use crate::git::{BareRepository, GitError, bundle};
 use crate::store::BlobStore;
-use crate::supervise;
+use rollout_base::supervise;
 
 /// Prefix of the names of unfinished directories.
 const UNFINISHED_PREFIX: &str = "new-";
@@ -105,7 +105,7 @@ impl Mirrors {
             };
             match format!("sha256:{name}").parse::<Digest>() {
                 Ok(root) => found.push((entry.metadata()?.modified()?, root, path)),
-                Err(_) => crate::fs_remove::remove_blocking(&path)?,
+                Err(_) => rollout_base::fs_remove::remove_blocking(&path)?,
             }
         }
         found.sort();

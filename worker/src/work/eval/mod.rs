@@ -56,8 +56,8 @@ use crate::archive::ArchiveError;
 use crate::environment::Upload;
 use crate::executor::ExecutionContext;
 use crate::git::GitError;
-use crate::shown_path::shown;
 use crate::store::{BlobStore, StoreError};
+use rollout_base::shown_path::shown;
 
 pub use self::candidate::{Candidate, CandidateOutcome, ExtractedTree};
 pub use self::checkout::Checkout;
@@ -206,6 +206,6 @@ impl EvalFilesError {
 
     /// The message with the chain of causes.
     pub fn chain(&self) -> String {
-        crate::backoff::error_chain(self)
+        rollout_base::backoff::error_chain(self)
     }
 }

@@ -20,7 +20,6 @@ use super::failure;
 use super::run::EvalRun;
 use super::variables::{self, REPOSITORY};
 use crate::agents;
-use crate::dependency::Dependency;
 use crate::environment::{Failure, Upload};
 use crate::executor::errors::{self, ScriptError};
 use crate::executor::{
@@ -28,6 +27,7 @@ use crate::executor::{
     wait_for_stop, with_timeout,
 };
 use crate::work::agent::{self, PlannedScript};
+use rollout_base::dependency::Dependency;
 
 /// The time limit of a command.
 #[derive(Debug, Clone, Copy)]

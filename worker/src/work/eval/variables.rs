@@ -28,8 +28,8 @@ use super::EvalContext;
 use crate::environment::proxies;
 use crate::executor::ExecutionServices;
 use crate::executor::cost::COST_FILE;
-use crate::secrets::{Redactor, TrialVariables};
 use crate::work::agent::command;
+use rollout_base::secrets::{Redactor, TrialVariables};
 
 /// The checkout.
 pub const REPOSITORY: &str = "/repository";

@@ -15,9 +15,9 @@ use super::failure;
 use super::run::IdeasRun;
 use super::variables::{IDEAS, LOGS};
 use crate::archive::{self, ArchiveError, ArchiveLimits, FilterDecision};
-use crate::backoff::error_chain;
 use crate::executor::{self, CleanArchive, errors, read_directory};
-use crate::supervise;
+use rollout_base::backoff::error_chain;
+use rollout_base::supervise;
 
 /// Limits of the directory of ideas. Content beyond them is unknown.
 const IDEAS_LIMITS: ArchiveLimits =

@@ -5,7 +5,7 @@ use rollout_protocol::error::{
 };
 use rollout_protocol::name::InvalidPathComponent;
 
-use crate::secrets::Redactor;
+use rollout_base::secrets::Redactor;
 
 /// A directory of earlier ideas whose name is no plain file name.
 pub(super) fn invalid_directory_name(why: &InvalidPathComponent) -> TrialError {

@@ -20,11 +20,11 @@ use crate::environment::fake::{
 use crate::environment::{ByteStream, FailureKind, HostProxies};
 use crate::executor::Finished;
 use crate::git::testing::UserRepository;
-use crate::secrets::TrialVariables;
 use crate::store::{BlobStore as _, MemoryStore};
 use crate::work::eval::Repositories;
 use crate::work::eval::testing::{PermitEvent, PermitRecorder};
 use crate::work::trial::testing::{TrialFixture, settings};
+use rollout_base::secrets::TrialVariables;
 
 /// A command that writes ideas, over the scripted provider.
 struct IdeasFixture {

@@ -25,8 +25,8 @@ use super::IdeasContext;
 use crate::environment::{Upload, proxies};
 use crate::executor::ExecutionServices;
 use crate::executor::cost::COST_FILE;
-use crate::secrets::{Redactor, TrialVariables};
 use crate::work::agent::command;
+use rollout_base::secrets::{Redactor, TrialVariables};
 
 /// The files of the node's commit.
 pub const REPOSITORY: &str = "/repository";

@@ -17,12 +17,12 @@ use crate::archive::{
 use crate::environment::{ByteStream, Environment, Upload};
 use crate::executor::errors::IncompleteWork;
 use crate::executor::{COPY_LIMIT, FileRole, RecordFile, with_timeout};
-use crate::fs_make::make_scratch_directory;
-use crate::fs_remove;
-use crate::secrets::Redactor;
-use crate::shown_path::shown;
-use crate::supervise;
 use crate::verifier::{TESTS_DIR, VERIFIER_LOGS};
+use rollout_base::fs_make::make_scratch_directory;
+use rollout_base::fs_remove;
+use rollout_base::secrets::Redactor;
+use rollout_base::shown_path::shown;
+use rollout_base::supervise;
 
 /// In Harbor's format, files here are kept without being requested.
 pub(super) const ARTIFACTS_DIR: &str = "/logs/artifacts";
@@ -230,7 +230,7 @@ impl Artifacts {
         };
         let kept = match clean.archive {
             Ok(unmasked) => keep_archive(file, redactor, unmasked).await,
-            Err(error) => Err(crate::backoff::error_chain(&error)),
+            Err(error) => Err(rollout_base::backoff::error_chain(&error)),
         };
         let kept = match kept {
             Ok(kept) => kept,
@@ -328,7 +328,7 @@ async fn keep_archive(
         };
         let stream = tokio::fs::File::open(&made).await.map_err(disk_error)?;
         let clean = archive::sanitize(Box::new(stream), file, options).await;
-        let packed = clean.archive.map_err(|error| crate::backoff::error_chain(&error))?;
+        let packed = clean.archive.map_err(|error| rollout_base::backoff::error_chain(&error))?;
         let is_left = clean.report.files > 0 || clean.report.secrets.members == 0;
         if !is_left {
             fs_remove::remove(file).await.map_err(disk_error)?;

@@ -14,8 +14,8 @@ use crate::archive::{
 };
 use crate::environment::Environment;
 use crate::executor::{self, COPY_LIMIT, CleanArchive, CollectionFailure};
-use crate::secrets::Redactor;
 use crate::verifier::{LOGS, VERIFIER_LOGS};
+use rollout_base::secrets::Redactor;
 
 /// The directory to collect.
 #[derive(Debug, Clone, Copy)]

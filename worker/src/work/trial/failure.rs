@@ -7,7 +7,7 @@ use rollout_protocol::harness::OutputError;
 use rollout_protocol::phase::Phase;
 
 use crate::executor::errors::ResultError;
-use crate::secrets::Redactor;
+use rollout_base::secrets::Redactor;
 
 /// Why a successful verifier gave no reward.
 #[derive(Debug)]

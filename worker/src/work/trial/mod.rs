@@ -43,7 +43,7 @@ use rollout_protocol::spec::settings::TrialSettings;
 use rollout_protocol::spec::task::{StepSpec, TaskSpec};
 
 use crate::executor::ExecutionContext;
-use crate::rate_limit::RunRateLimiter;
+use rollout_base::rate_limit::RunRateLimiter;
 
 pub use self::run::run;
 

@@ -12,9 +12,9 @@ use crate::executor::{
     self, BUILD_LOG, BuildLog, Capture, CaptureList, CapturedStream, ExecutionContext, RecordFile,
     ScratchWork,
 };
-use crate::secrets::Redactor;
-use crate::shortage::Shortage;
-use crate::supervise;
+use rollout_base::secrets::Redactor;
+use rollout_base::shortage::Shortage;
+use rollout_base::supervise;
 
 /// Prefix of the paths of a step's files, below the trial's directory: `steps/<name>/` for a step
 /// with a name, otherwise empty.

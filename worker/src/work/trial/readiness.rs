@@ -10,13 +10,13 @@ use rollout_protocol::spec::timeout::seconds;
 use tokio::time::Instant;
 
 use super::health::{self, HealthProbe};
-use crate::dependency;
 use crate::environment::{
     Environment, Failure, FailureKind, ImageHealthcheck, OutputSink, OutputStream, OwnHealthcheck,
     start,
 };
 use crate::executor::errors::SetupError;
 use crate::executor::{self, Capture, ManagedEnvironment, NormalExit, ScriptEnd};
+use rollout_base::dependency;
 
 /// Looks at an environment in which no command could be started, and the time between two.
 const LOOKS_AFTER_REFUSAL: u32 = 6;

@@ -5,9 +5,9 @@ use std::fs;
 use super::run::TrialRun;
 use crate::executor::RecordFile;
 use crate::executor::errors;
-use crate::fs_make::{SCRATCH_DEPTH, make_directory};
-use crate::shortage::Shortage;
-use crate::supervise;
+use rollout_base::fs_make::{SCRATCH_DEPTH, make_directory};
+use rollout_base::shortage::Shortage;
+use rollout_base::supervise;
 
 /// Its path below the trial's directory.
 const FILE: &str = "network/refused.json";

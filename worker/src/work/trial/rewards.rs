@@ -8,8 +8,8 @@ use rollout_protocol::spec::task::{TaskFormat, TaskSpec};
 use super::failure::RewardError;
 use super::score::VerifierScore;
 use crate::archive::{ArchivePath, CapturedFile};
-use crate::secrets::Redactor;
 use crate::verifier::{KEYED_FILE, REWARD_FILE, keyed_reward, reward};
+use rollout_base::secrets::Redactor;
 
 /// The files that are searched for a reward.
 #[derive(Debug, Clone, Copy)]

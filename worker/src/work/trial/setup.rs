@@ -21,7 +21,7 @@ use crate::environment::{
 };
 use crate::executor::errors::SetupError;
 use crate::executor::{COPY_LIMIT, ExecutionServices, Sidecar, TaskFiles, TaskPart, with_timeout};
-use crate::supervise;
+use rollout_base::supervise;
 
 /// The agent's plan for the first step.
 #[derive(Debug, Clone)]

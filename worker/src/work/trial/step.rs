@@ -22,8 +22,8 @@ use super::{TrialContext, variables, verify};
 use crate::agents::{AgentWork, PriorConversation};
 use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
 use crate::executor::{self, CleanArchive, FileRole, PhaseInterrupt, RecordFile};
-use crate::supervise;
 use crate::work::agent::{ScriptFailure, ScriptWork, ShellAgent, run_agent_script};
+use rollout_base::supervise;
 
 /// A step with a name that ran, or began to.
 #[derive(Debug)]

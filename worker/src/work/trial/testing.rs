@@ -29,10 +29,10 @@ use crate::executor::{
     ControlMailbox, DedicatedSlot, EventLogSink, ExecutionContext, ExecutionServices, Finished,
     NewEventChunk, PhaseSink, ScratchWork, TaskFiles,
 };
-use crate::rate_limit::RunRateLimiter;
-use crate::secrets::TrialVariables;
 use crate::store::{BlobStore, MemoryStore};
 use crate::testing::TestDirectory;
+use rollout_base::rate_limit::RunRateLimiter;
+use rollout_base::secrets::TrialVariables;
 
 /// One trial and everything that it needs. Its parts may be changed before it runs.
 #[derive(Debug)]

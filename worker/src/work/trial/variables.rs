@@ -14,8 +14,8 @@ use crate::agents::{
 };
 use crate::environment::proxies;
 use crate::executor::ExecutionServices;
-use crate::secrets::{Redactor, TrialVariables};
 use crate::work::agent::ScriptEnv;
+use rollout_base::secrets::{Redactor, TrialVariables};
 
 /// The context with the proxies of this host in the environments of its task that name none.
 pub(super) fn with_host_proxies(

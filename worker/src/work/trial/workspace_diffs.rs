@@ -14,10 +14,10 @@ use super::run::TrialRun;
 use crate::archive::ArchiveLimits;
 use crate::environment::Environment;
 use crate::executor::COPY_LIMIT;
-use crate::secrets::Redactor;
 use crate::workspace_diff::{
     FinishedDiff, WorkspaceDiffError, WorkspaceOptions, WorkspaceSnapshot,
 };
+use rollout_base::secrets::Redactor;
 
 /// Directory of diffs below the artifacts, unless they have a destination.
 const DIFFS_DIR: &str = "workspace-diff";
@@ -128,7 +128,7 @@ async fn in_time<T>(
     work: impl Future<Output = Result<T, WorkspaceDiffError>>,
 ) -> Result<T, String> {
     match tokio::time::timeout(COPY_LIMIT, work).await {
-        Ok(done) => done.map_err(|error| crate::backoff::error_chain(&error)),
+        Ok(done) => done.map_err(|error| rollout_base::backoff::error_chain(&error)),
         Err(_) => Err(format!("reading it took longer than {COPY_LIMIT:?}")),
     }
 }

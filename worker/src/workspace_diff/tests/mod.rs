@@ -17,7 +17,7 @@ use tar::{Archive, EntryType, Header};
 
 use super::{FinishedDiff, WorkspaceDiffError, WorkspaceOptions, WorkspaceSnapshot};
 use crate::archive::ArchiveLimits;
-use crate::secrets::Redactor;
+use rollout_base::secrets::Redactor;
 
 /// An entry of a tree: a file with its mode, a directory with its mode, or a link.
 #[derive(Debug, Clone, PartialEq, Eq)]

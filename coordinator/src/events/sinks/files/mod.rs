@@ -7,10 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use rollout_base::supervise::{self, TaskPanic};
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::RunId;
 use rollout_worker::store::BlobStore;
-use rollout_worker::supervise::{self, TaskPanic};
 
 use self::trials::TrialFiles;
 pub use self::trials::UnwrittenTrials;

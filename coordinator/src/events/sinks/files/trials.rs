@@ -6,13 +6,13 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt as _, stream};
+use rollout_base::backoff::OutageLog;
+use rollout_base::supervise::{self, Task, TaskPanic};
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::{ItemId, RunId};
 use rollout_protocol::item_name::ItemName;
 use rollout_protocol::record::Settlement;
-use rollout_worker::backoff::OutageLog;
 use rollout_worker::store::BlobStore;
-use rollout_worker::supervise::{self, Task, TaskPanic};
 use tokio::sync::{Mutex, mpsc};
 
 use crate::events::StopAtOnce;

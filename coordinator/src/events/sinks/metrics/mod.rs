@@ -16,11 +16,11 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::{Registry, Unit};
+use rollout_base::metrics::encode::{gauge, gauges, info};
+use rollout_base::metrics::{NO_ERROR, PhaseDurations, error_class, outcome_labels};
 use rollout_protocol::dependency::Dependency;
 use rollout_protocol::event::EventKind;
 use rollout_protocol::phase::Phase;
-use rollout_worker::metrics::encode::{gauge, gauges, info};
-use rollout_worker::metrics::{NO_ERROR, PhaseDurations, error_class, outcome_labels};
 
 use self::progress::{RunProgress, RunStage};
 use crate::events::ReportError;

@@ -25,8 +25,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use rollout_base::supervise;
 use rollout_protocol::event::RunEvent;
-use rollout_worker::supervise;
 
 use job_view::JobView;
 pub use screen::Screen;

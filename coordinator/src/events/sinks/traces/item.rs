@@ -1,5 +1,8 @@
 //! The trace of one item, as the coordinator sees it.
 
+use rollout_base::traces::{
+    SpanAttribute, SpanEvent, TraceSpan, error_attributes, verdict_attributes, verdict_error,
+};
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::farm::SampleKey;
@@ -8,9 +11,6 @@ use rollout_protocol::item_name::{EvalName, IdeasName, ItemName};
 use rollout_protocol::record::{Execution, Settlement};
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::trace_id::{SpanId, TraceId};
-use rollout_worker::traces::{
-    SpanAttribute, SpanEvent, TraceSpan, error_attributes, verdict_attributes, verdict_error,
-};
 
 /// Events of one item that are kept: more tries than the retry policy allows by default.
 const MAX_EVENTS: usize = 64;

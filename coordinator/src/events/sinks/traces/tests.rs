@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
+use rollout_base::traces::AttributeValue;
 use rollout_protocol::error::{ErrorClass, ErrorType};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::trace_id::{SpanId, TraceId};
 use rollout_worker::testing::RecordingExporter;
-use rollout_worker::traces::AttributeValue;
 
 use super::*;
 use crate::results::testing::{

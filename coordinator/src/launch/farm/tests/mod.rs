@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rollout_base::supervise::{self, Task};
+use rollout_base::traces::Tracer;
 use rollout_engine::journal::RunLayout;
 use rollout_engine::{EngineOutcome, RunError, RunOpenOptions};
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
@@ -20,8 +22,6 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::executor::Finished;
 use rollout_worker::service::Runner;
 use rollout_worker::store::{BlobStore, MemoryStore};
-use rollout_worker::supervise::{self, Task};
-use rollout_worker::traces::Tracer;
 use rollout_worker::work::trial::TrialContext;
 use tokio::sync::mpsc;
 use tokio::time::Instant;

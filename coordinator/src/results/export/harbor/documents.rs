@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use rollout_base::shown_path::shown;
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
@@ -9,7 +10,6 @@ use rollout_protocol::record::{ItemOutcome, StepRecord, Timestamps, TrialRecord,
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_worker::environment::descriptor::{self, HarborName};
-use rollout_worker::shown_path::shown;
 use serde_json::{Map, Value, json};
 
 use super::agent_use::AgentUse;

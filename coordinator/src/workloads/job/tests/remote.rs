@@ -8,6 +8,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::metrics::WorkerMetrics;
+use rollout_base::secrets::TrialVariables;
+use rollout_base::supervise::{self, Task};
+use rollout_base::traces::Tracer;
 use rollout_engine::core::RemoteTimeouts;
 use rollout_engine::journal::RunLayout;
 use rollout_engine::reconcile::{self, RemoteRun, message_channel};
@@ -26,16 +30,12 @@ use rollout_protocol::wire::position::Incarnation;
 use rollout_worker::environment::Owner;
 use rollout_worker::environment::null::NullProvider;
 use rollout_worker::executor::{ExecutionServices, TaskFiles};
-use rollout_worker::metrics::WorkerMetrics;
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::embedded::model::{BrokerModel, BrokerModelConfig};
-use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::{
     self, LocalRunner, Runner, ShutdownLevel, Worker, WorkerConfig, WorkerProfile,
 };
 use rollout_worker::store::{BlobStore as _, FsStore};
-use rollout_worker::supervise::{self, Task};
-use rollout_worker::traces::Tracer;
 use rollout_worker::work::eval::Repositories;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};

@@ -6,6 +6,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rollout_base::shown_path::shown;
+use rollout_base::{durable, fs_remove, supervise};
 use rollout_engine::atomic_file;
 use rollout_engine::core::ItemSettlement;
 use rollout_protocol::blob::{BlobRef, MediaType};
@@ -21,9 +23,7 @@ use rollout_protocol::spec::ideas::{
 use rollout_worker::archive::{
     self, ArchiveError, ArchiveLimits, ArchivePath, ExtractBlobError, FilterDecision,
 };
-use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobStore, StoreError, get_json, put_json};
-use rollout_worker::{durable, fs_remove, supervise};
 
 use super::live::{LiveBackend, backend_error, with_retry, with_retry_if};
 use super::outcome::superseded_cost;

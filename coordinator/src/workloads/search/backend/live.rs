@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::error::Error;
 use std::sync::Arc;
 
+use rollout_base::backoff::{OutageLog, error_chain};
 use rollout_engine::Fence;
 use rollout_engine::core::ItemSettlement;
 use rollout_protocol::blob::MediaType;
@@ -12,7 +13,6 @@ use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::item_name::{EvalName, ItemName};
 use rollout_protocol::record::EvalRecord;
-use rollout_worker::backoff::{OutageLog, error_chain};
 use rollout_worker::store::{BlobStore, StoreError, get_json, put_json};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;

@@ -5,15 +5,15 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rollout_base::shown_path::shown;
+use rollout_base::{durable, fs_remove, regular_file, supervise};
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
 use rollout_protocol::record::EvalRecord;
 use rollout_protocol::search::EvalId;
 use rollout_worker::archive::ArchivePath;
-use rollout_worker::shown_path::shown;
 use rollout_worker::store::BlobStore;
-use rollout_worker::{durable, fs_remove, regular_file, supervise};
 
 use super::results::{self, ResultsError, archives};
 use crate::workloads::search::driver::SearchDirectory;

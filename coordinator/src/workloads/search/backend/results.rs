@@ -11,16 +11,16 @@
 
 use std::path::{Path, PathBuf};
 
+use rollout_base::backoff::error_chain;
+use rollout_base::fs_make::make_directory;
+use rollout_base::shown_path::shown;
+use rollout_base::{durable, supervise};
 use rollout_engine::RunError;
 use rollout_engine::atomic_file::write_json;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::record::EvalRecord;
 use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, ArchivePath, ExtractBlobError};
-use rollout_worker::backoff::error_chain;
-use rollout_worker::fs_make::make_directory;
-use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobStore, StoreError};
-use rollout_worker::{durable, supervise};
 
 /// Failure to write results.
 #[derive(Debug, thiserror::Error)]

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use rollout_base::shown_path::shown;
+use rollout_base::supervise;
 use rollout_engine::WorkerRequirements;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::spec::agent::AgentSpec;
@@ -18,9 +20,7 @@ use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, FilterDecision};
-use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobStore, StoreError};
-use rollout_worker::supervise;
 
 use crate::config::{
     CommandEnvironment as TreePlace, MetricDirection, ScoringProfile, SearchCommand as TreeCommand,

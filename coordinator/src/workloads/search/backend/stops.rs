@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::supervise::{self, Task};
 use tokio::sync::mpsc;
 
 /// Forwards stop requests to the parts of a search.

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use rollout_base::supervise;
 use rollout_engine::core::RemoteTimeouts;
 use rollout_engine::journal::RunLayout;
 use rollout_engine::{LockOptions, OpenRun, RunError};
@@ -13,7 +14,6 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::budget::RunBudget;
 use rollout_worker::store::{BlobStore, StoreUrl};
-use rollout_worker::supervise;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use rollout_worker::backoff::error_chain;
-use rollout_worker::regular_file;
+use rollout_base::backoff::error_chain;
+use rollout_base::regular_file;
 
 use super::scoring::list_names;
 use super::{SearchDirectory, SearchError};

@@ -4,10 +4,10 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::{Component, Path, PathBuf};
 
+use rollout_base::{durable, fs_remove, regular_file};
 use rollout_engine::journal::RunLayout;
 use rollout_engine::{Fence, atomic_file};
 use rollout_protocol::digest::DigestHasher;
-use rollout_worker::{durable, fs_remove, regular_file};
 
 use super::SearchError;
 use crate::results::files::layout;

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use crate::results::files::{FileError, RegistrationError};
 use crate::workloads::search::backend::SearchPlanError;
+use rollout_base::shown_path::shown;
 use rollout_engine::{LockError, LockLostError, OpenError, RunError};
 use rollout_protocol::search::NodeId;
-use rollout_worker::shown_path::shown;
 
 /// An error that ends the session of a search. The manifest keeps all decisions; another
 /// session resumes it.

@@ -5,9 +5,9 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
+use rollout_base::fs_make::make_below;
+use rollout_base::regular_file;
 use rollout_protocol::spec::ideas::{MAX_IDEA_BYTES, MAX_IDEAS, non_text_reason};
-use rollout_worker::fs_make::make_below;
-use rollout_worker::regular_file;
 
 use super::directory::{remove_all, sync};
 use super::{IdeasOrder, SearchDirectory, SearchError};

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use rollout_base::backoff::error_chain;
 use rollout_engine::atomic_file;
-use rollout_worker::backoff::error_chain;
 
 use super::{EvalResult, SearchBackend, SearchDirectory, SearchError, SweepFiles, scoring};
 use crate::workloads::search::manifest::{

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use rollout_base::supervise;
 use rollout_engine::{Fence, LockLostError, LockOptions, RunLock};
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::supervise;
 use tokio::sync::mpsc;
 
 use super::{

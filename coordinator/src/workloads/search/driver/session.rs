@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rollout_base::fs_make::make_below;
 use rollout_engine::Fence;
 use rollout_protocol::Timestamp;
-use rollout_worker::fs_make::make_below;
 
 use super::{
     BackendError, DesiredRepositoryState, EvalOrder, EvalResult, ManifestClock, SearchBackend,

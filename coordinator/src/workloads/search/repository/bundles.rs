@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rollout_base::durable;
 use rollout_engine::atomic_file;
 use rollout_protocol::limits;
 use rollout_protocol::spec::eval::{CommitBundle, RepositorySpec};
-use rollout_worker::durable;
 use serde::{Deserialize, Serialize};
 
 use super::RepositoryError;

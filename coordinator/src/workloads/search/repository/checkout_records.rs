@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use rollout_base::supervise;
 use rollout_worker::git::{BareRepository, TreeEntry, is_commit};
-use rollout_worker::supervise;
 
 use super::{RepositoryError, SearchRepository};
 
@@ -68,7 +68,7 @@ pub(super) async fn describe_damaged(
     for record in CheckoutRecord::list(run, bare.dir())? {
         let place =
             record.path.as_ref().map_or_else(|| record.admin.clone(), |path| run.join(path));
-        let shown = rollout_worker::shown_path::shown(&place).to_string();
+        let shown = rollout_base::shown_path::shown(&place).to_string();
         if record.is_damaged() {
             damaged.push(format!("the checkout {shown}"));
         } else if let (Some(path), Some(commit)) = (&record.path, &record.commit)

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
 
-use rollout_worker::{durable, supervise};
+use rollout_base::{durable, supervise};
 
 use super::checkout_records::{COMPLETE_MARK, CheckoutRecord, list};
 use super::{FailedRemoval, RepositoryError, SearchRepository, cleanup};
@@ -109,7 +109,7 @@ impl SearchRepository {
                     known.insert(path, record);
                 }
                 // A crash came before git recorded its path.
-                None => rollout_worker::fs_remove::remove_blocking(&record.admin)
+                None => rollout_base::fs_remove::remove_blocking(&record.admin)
                     .map_err(|error| RepositoryError::io("remove", &record.admin, error))?,
             }
         }

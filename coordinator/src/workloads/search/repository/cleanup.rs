@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use rollout_worker::{fs_remove, supervise};
+use rollout_base::{fs_remove, supervise};
 
 use super::{RepositoryError, SearchRepository};
 use crate::workloads::search::manifest::{CleanupKind, DeferredCleanup};

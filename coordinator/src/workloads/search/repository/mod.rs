@@ -47,10 +47,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use rollout_base::shown_path::shown;
 use rollout_protocol::limits;
 use rollout_protocol::spec::eval::RepositorySpec;
 use rollout_worker::git::{self, BareRepository, GitError};
-use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobStore, StoreError};
 
 use self::bundles::BundleIndex;
@@ -168,7 +168,7 @@ impl RepositoryError {
 
     /// The message with its chain of causes.
     pub fn chain(&self) -> String {
-        rollout_worker::backoff::error_chain(self)
+        rollout_base::backoff::error_chain(self)
     }
 }
 

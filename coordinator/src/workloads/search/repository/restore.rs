@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use rollout_base::{durable, supervise};
 use rollout_protocol::spec::eval::CommitBundle;
 use rollout_worker::git::{BareRepository, GitError, RepositoryDamage};
 use rollout_worker::store::BlobStore;
-use rollout_worker::{durable, supervise};
 
 use super::bundles::BundleIndex;
 use super::{

@@ -60,7 +60,7 @@ impl RepositoryFixture {
     /// Stores a commit of the search's repository as a bundle, and removes it there.
     async fn bundle(&self, commit: &str, parent: Option<&str>) -> CommitBundle {
         let file = self.run.path().join("made.bundle");
-        rollout_worker::fs_remove::remove_blocking(&file).expect("removed");
+        rollout_base::fs_remove::remove_blocking(&file).expect("removed");
         let git = self.repository.bare.git();
         bundle::write(git, commit, parent, &file, 1 << 24).await.expect("written");
         let blob = self.store.put_file(&file, MediaType::Bytes).await.expect("stored");

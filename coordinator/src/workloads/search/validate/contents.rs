@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::fs;
 use std::path::Path;
 
+use rollout_base::backoff::error_chain;
 use rollout_protocol::record::EvalRecord;
 use rollout_worker::archive::ArchivePath;
-use rollout_worker::backoff::error_chain;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use rollout_worker::regular_file;
+use rollout_base::regular_file;
 
 use super::ValidationFaultKind::{
     BadPath, ChangedFile, MissingFile, OutsideArtifacts, UnreadableFile,

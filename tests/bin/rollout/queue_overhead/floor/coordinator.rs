@@ -9,8 +9,8 @@ use std::time::Instant;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use rollout_base::supervise;
 use rollout_protocol::id::{ItemId, TryId};
-use rollout_worker::supervise;
 use serde_json::json;
 
 use super::messaging::{FloorPublisher, FloorPuller};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use async_nats::Client;
 use bytes::Bytes;
-use rollout_worker::supervise;
+use rollout_base::supervise;
 
 use super::messaging::{FloorPublisher, FloorPuller};
 use super::{CONSUMER, FloorConfig};

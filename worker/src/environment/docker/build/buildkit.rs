@@ -24,7 +24,7 @@ use crate::environment::docker::client::DockerClient;
 use crate::environment::docker::connection::{self, EngineConnection};
 use crate::environment::dockerfile::{Dockerfile, with_ca_bundle, without_ca_bundle};
 use crate::environment::{Failure, FailureKind, dockerignore};
-use crate::supervise;
+use rollout_base::supervise;
 
 /// The text with which an engine refuses a build for which it has no BuildKit, before it reads anything of
 /// the build.

@@ -12,7 +12,7 @@ use super::{BuildFailure, BuildSpec, CLASSIC, failure_kind, network_failure, rea
 use crate::environment::docker::client::DockerClient;
 use crate::environment::upload;
 use crate::environment::{Failure, FailureKind};
-use crate::supervise;
+use rollout_base::supervise;
 
 /// Builds the image. Dropping the future cancels the build.
 pub(super) async fn run(

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use rollout_protocol::digest::{Digest, DigestHasher};
 
-use crate::confined::ConfinedDir;
 use crate::environment::build_context::{self, ContextEntry, ContextKind};
 use crate::environment::dockerignore::{self, Dockerignore};
 use crate::environment::upload;
+use rollout_base::confined::ConfinedDir;
 
 /// The ignore patterns of a build: those of the ignore file named after the Dockerfile, else the
 /// context's.
@@ -243,6 +243,6 @@ mod tests {
         std::fs::write(dir.path().join("t/Q"), READ).expect("written");
         symlink("../t", dir.path().join("b/s")).expect("linked");
         let error = place(&dir.path().join("b"), "s/Q").expect_err("outside");
-        assert!(crate::confined::leads_outside(&error), "{error}");
+        assert!(rollout_base::confined::leads_outside(&error), "{error}");
     }
 }

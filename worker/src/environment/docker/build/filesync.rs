@@ -16,7 +16,7 @@ use crate::environment::CaBundle;
 use crate::environment::build_context::{ContextEntry, ContextKind};
 use crate::environment::dockerignore;
 use crate::environment::upload::FIXED_MTIME;
-use crate::supervise;
+use rollout_base::supervise;
 
 /// Bytes of a file in one message.
 const CHUNK_BYTES: usize = 64 * 1024;

@@ -21,7 +21,7 @@ use super::filesync::{self, SessionFiles};
 use crate::environment::Failure;
 use crate::environment::docker::client::DockerClient;
 use crate::environment::docker::connection::{self, EngineConnection};
-use crate::supervise::{self, Task};
+use rollout_base::supervise::{self, Task};
 
 /// The health check of the client.
 const HEALTH: &str = "/grpc.health.v1.Health/Check";

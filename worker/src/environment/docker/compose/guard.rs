@@ -17,12 +17,12 @@ use serde_json::Value;
 use super::MESSAGE_BYTES;
 use super::render::{self, ServiceImage};
 use super::rules::{entries, literal};
-use crate::confined::ConfinedDir;
 use crate::environment::FailureKind;
 use crate::environment::dockerfile::{FRONTEND_ARGUMENT, build_fetches, is_preprocessed};
 use crate::environment::image_access::{BuildRefusal, ImageAccess, ImageRefusal};
 use crate::environment::registry_lookups::RegistryLookups;
-use crate::supervise;
+use rollout_base::confined::ConfinedDir;
+use rollout_base::supervise;
 
 /// Finds the addresses of the name of a registry, or tells why it does not.
 type RegistryLookup<'a> = dyn Fn(&str) -> Result<Vec<IpAddr>, &'static str> + 'a;

@@ -67,8 +67,8 @@ use crate::environment::{
     BuildProxies, CaBundle, ComposeFile, CreateRequest, Failure, FailureKind, ImageRequest,
     ImageSource, OwnHealthcheck, Upload,
 };
-use crate::shown_path::{ShownPath, shown};
-use crate::supervise::{self, BlockingDrop};
+use rollout_base::shown_path::{ShownPath, shown};
+use rollout_base::supervise::{self, BlockingDrop};
 
 /// Timeout for resolving a file and for making the images of all services present.
 const RESOLVED_WITHIN: Duration = Duration::from_secs(60);

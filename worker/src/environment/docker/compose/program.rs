@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
 
 use crate::environment::{Failure, FailureKind};
-use crate::supervise;
+use rollout_base::supervise;
 
 /// Variable with the path of the program, for when it is in none of the usual directories.
 pub(super) const VARIABLE: &str = "ROLLOUT_DOCKER_COMPOSE";

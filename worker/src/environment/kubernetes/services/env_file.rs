@@ -7,7 +7,7 @@ use std::path::{Component, Path};
 use rollout_protocol::limits;
 
 use super::size::VariableBytes;
-use crate::confined::{ConfinedDir, leads_outside};
+use rollout_base::confined::{ConfinedDir, leads_outside};
 
 /// A file of variables, if it exists.
 type EnvFile = Option<BTreeMap<String, String>>;

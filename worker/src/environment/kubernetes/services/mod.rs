@@ -43,11 +43,11 @@ use self::problems::{Problems, failure};
 use self::service::{Prepared, ServiceContext};
 use self::size::VariableBytes;
 use self::table::Table;
-use crate::confined::{ConfinedDir, leads_outside};
 use crate::environment::compose::{
     self, CONTAINERS, CONTEXT, HostPath, MAIN, SERVICES_REFERENCE_PREFIX,
 };
 use crate::environment::{ComposeFile, CreateRequest, Failure, FailureKind, ImageSource};
+use rollout_base::confined::{ConfinedDir, leads_outside};
 
 /// The plan of a request with a compose file. `may_show_variables` is the operator's word that
 /// variables of trials may be in manifests.

@@ -3,7 +3,7 @@
 use regex::Regex;
 
 use crate::environment::build_context::{ContextEntry, ContextKind};
-use crate::glob::{self, Dialect};
+use rollout_base::glob::{self, Dialect};
 
 /// File name extensions of archives that `ADD` would extract.
 const ARCHIVES: [&str; 9] =

@@ -16,8 +16,8 @@ use rollout_protocol::record::LimitEnforcement;
 use rollout_protocol::spec::resources::Resources;
 use tokio::time::Instant;
 
-use crate::shortage::Shortage;
-use crate::supervise;
+use rollout_base::shortage::Shortage;
+use rollout_base::supervise;
 
 /// The controllers that are used.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];

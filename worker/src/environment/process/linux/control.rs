@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 
 use super::message::{self, PACKET_BYTES, SetupStepError, SupervisorEvent, SupervisorRequest};
-use crate::supervise::{self, Task};
+use rollout_base::supervise::{self, Task};
 
 /// Outcome of a command.
 #[derive(Debug)]

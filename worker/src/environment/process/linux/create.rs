@@ -20,8 +20,8 @@ use super::{failure, not_made, provider, remove};
 use crate::environment::process::ProcessConfig;
 use crate::environment::process::dockerfile::SandboxRecipe;
 use crate::environment::{CreateRequest, Failure, FailureKind, ImageSource};
-use crate::shown_path::shown;
-use crate::supervise;
+use rollout_base::shown_path::shown;
+use rollout_base::supervise;
 
 /// Timeout of the sandbox's start. A few milliseconds are usual; the rest is for an overloaded
 /// machine.

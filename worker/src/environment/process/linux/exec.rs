@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::control::{SpawnOutcome, SupervisorConnection};
 use super::message::{self, CommandRequest, PACKET_BYTES};
 use crate::environment::{Failure, FailureKind, OutputSink, OutputStream};
-use crate::shortage::Shortage;
+use rollout_base::shortage::Shortage;
 
 /// Bytes per read: the capacity of a pipe.
 const CHUNK: usize = 64 * 1024;

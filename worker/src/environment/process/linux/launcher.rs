@@ -15,7 +15,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::{Notify, watch};
 
 use crate::host::start_ticks;
-use crate::supervise::{self, Task};
+use rollout_base::supervise::{self, Task};
 
 /// Timeout for a sandbox to end by itself, and again after a kill. Milliseconds are usual; a
 /// process that dumps its memory to a slow disk takes longer.

@@ -27,7 +27,7 @@ use rustix::io::Errno;
 
 use self::message::SetupStepError;
 use super::super::{Failure, FailureKind};
-use crate::shortage::Shortage;
+use rollout_base::shortage::Shortage;
 
 /// Hint for when the kernel forbids sandboxes.
 const FORBIDDEN: &str = "the kernel does not let this user create namespaces. Check that \

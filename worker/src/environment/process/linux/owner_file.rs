@@ -10,8 +10,8 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use crate::durable;
 use crate::environment::{EnvironmentLabels, Owner};
+use rollout_base::durable;
 
 /// File name suffix of owner files.
 const SUFFIX: &str = ".owner.json";

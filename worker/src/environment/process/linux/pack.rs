@@ -24,7 +24,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::tree::{SandboxTreeEntry, handle_at, open_handle, read_names};
-use crate::supervise::{self, Task};
+use rollout_base::supervise::{self, Task};
 
 /// Names of a directory that are sorted at a time: this bounds the memory for a directory of
 /// millions.

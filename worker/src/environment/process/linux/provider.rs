@@ -12,14 +12,14 @@ use rustix::io::Errno;
 use super::cgroup::CgroupParents;
 use super::host_view::HostView;
 use super::{create, failure, network, owner_file, reap};
-use crate::confined::{ConfinedDir, leads_outside};
 use crate::environment::process::ProcessConfig;
 use crate::environment::process::dockerfile::{self, SandboxRecipe};
 use crate::environment::{
     CreateRequest, DeadOwners, Environment, Failure, FailureKind, Image, ImageRequest, ImageSource,
     Provider, ReapReport,
 };
-use crate::supervise;
+use rollout_base::confined::{ConfinedDir, leads_outside};
+use rollout_base::supervise;
 
 /// Limit of unsupported instructions listed in one failure.
 const MAX_LISTED_INSTRUCTIONS: usize = 5;

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::owner_file::{OwnerClaim, OwnerFile, ProcessIdentity, SandboxHold};
 use super::{create, launcher};
 use crate::environment::{DeadOwners, ReapReport};
-use crate::supervise;
+use rollout_base::supervise;
 
 /// Time for a sandbox to notice that its worker has ended, before it is killed.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(500);

@@ -29,9 +29,9 @@ use crate::environment::{
     ByteStream, CommandExit, Environment, ExecCommand, Failure, FailureKind, ListenerRoute,
     OutputSink, Upload,
 };
-use crate::open_files;
-use crate::shown_path::shown;
-use crate::supervise::{self, Task};
+use rollout_base::open_files;
+use rollout_base::shown_path::shown;
+use rollout_base::supervise::{self, Task};
 
 /// Home directory of the only user.
 const HOME: &str = "/root";

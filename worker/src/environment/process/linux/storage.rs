@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use super::control::ConnectionCloser;
 use super::tree::SandboxTree;
 use super::usage::{DiskUsage, measure};
-use crate::open_files;
-use crate::supervise::{self, Task};
+use rollout_base::open_files;
+use rollout_base::supervise::{self, Task};
 
 /// Shortest time between two measurements.
 const MIN_MEASURE_INTERVAL: Duration = Duration::from_secs(1);

@@ -5,7 +5,7 @@ use super::*;
 #[tokio::test]
 async fn connections_beyond_those_of_an_execution_are_refused_until_one_ends() {
     // Both ends of every connection are open here, more than the usual limit of 1,024.
-    crate::open_files::raise_limit();
+    rollout_base::open_files::raise_limit();
     let directory = tempfile::tempdir().expect("a directory");
     let gateway = Gateway::new();
     let opened =

@@ -12,8 +12,8 @@ use rollout_protocol::wire::heartbeat::{Heartbeat, ReceivedHeartbeat};
 use crate::queue::nats::client::NatsClient;
 use crate::queue::nats::error::NatsError;
 use crate::queue::nats::{names, snapshot};
-use crate::supervise::{self, Task};
-use crate::warning_limiter::WarningLimiter;
+use rollout_base::supervise::{self, Task};
+use rollout_base::warning_limiter::WarningLimiter;
 
 /// A worker without a heartbeat for this long is forgotten, like on the server.
 const RETENTION: Duration = Duration::from_secs(3600);

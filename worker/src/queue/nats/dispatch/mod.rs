@@ -34,8 +34,8 @@ use super::connect::Nats;
 use super::names::NatsName;
 use super::setup::NatsSetupError;
 use crate::queue::traits::{ConnectionStatus, Dispatch, PendingClaim, PendingCommand, QueueError};
-use crate::supervise::{self, Task};
-use crate::warning_limiter::WarningLimiter;
+use rollout_base::supervise::{self, Task};
+use rollout_base::warning_limiter::WarningLimiter;
 
 /// Sends a request, and once more after creating what was missing. Not a function: closures over
 /// borrowed futures are not `Send`.

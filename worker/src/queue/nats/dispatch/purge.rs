@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use super::reports::position_exists;
 use crate::queue::nats::client::NatsClient;
 use crate::queue::nats::error::NatsError;
-use crate::supervise::{self, Task};
+use rollout_base::supervise::{self, Task};
 
 /// Time between two rounds of purges.
 const PURGE_PAUSE: Duration = Duration::from_millis(200);

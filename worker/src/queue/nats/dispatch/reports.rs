@@ -25,7 +25,7 @@ use super::pools::{ExpectedPools, ExpectedRunPools};
 use crate::queue::nats::client::NatsClient;
 use crate::queue::nats::delivery_metadata::DeliveryMetadata;
 use crate::queue::nats::error::NatsError;
-use crate::warning_limiter::WarningLimiter;
+use rollout_base::warning_limiter::WarningLimiter;
 
 /// Reports requested at once.
 const FETCH_BATCH: usize = 2048;

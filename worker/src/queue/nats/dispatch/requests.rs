@@ -19,8 +19,8 @@ use tokio::sync::{mpsc, oneshot};
 use super::pools::ExpectedPools;
 use crate::queue::nats::client::NatsClient;
 use crate::queue::traits::{PendingClaim, PendingCommand, QueueError};
-use crate::supervise::{self, Task};
-use crate::warning_limiter::WarningLimiter;
+use rollout_base::supervise::{self, Task};
+use rollout_base::warning_limiter::WarningLimiter;
 
 /// Capacity of the queue of answers that wait to be sent.
 const REPLY_CAPACITY: usize = 1024;

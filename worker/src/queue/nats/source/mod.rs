@@ -36,7 +36,7 @@ use super::error::NatsError;
 use super::names::NatsName;
 use super::replies::NatsRequest;
 use crate::queue::traits::{ConnectionStatus, PendingTrialRequest, QueueError, WorkSource};
-use crate::supervise::{self, Task};
+use rollout_base::supervise::{self, Task};
 
 /// Commands that a slow worker may lag behind by. They are hints.
 const CONTROL_CAPACITY: usize = 1024;

@@ -8,13 +8,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::pull_buffer::PullBuffer;
-use crate::common_times::next_time;
 use crate::queue::nats::client::NatsClient;
 use crate::queue::nats::consumers::PoolConsumers;
 use crate::queue::nats::incarnation::OfferStream;
 use crate::queue::nats::names::NatsName;
 use crate::queue::nats::pool_binding::{PoolBinding, read_binding};
 use crate::queue::traits::QueueError;
+use rollout_base::common_times::next_time;
 
 /// Time between two refreshes.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(2);

@@ -12,7 +12,7 @@ use rollout_protocol::wire::control::StopLevel;
 use super::runs::{EvalFixture, command};
 use crate::environment::FailureKind;
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
-use crate::secrets::TrialVariables;
+use rollout_base::secrets::TrialVariables;
 
 /// An eval whose image is built from an empty build context.
 async fn built_image_fixture() -> EvalFixture {

@@ -16,8 +16,8 @@ use tar::EntryType;
 use super::*;
 use crate::environment::fake::raw_entry_with_mode;
 use crate::git::testing::UserRepository;
-use crate::secrets::Redactor;
 use crate::store::MemoryStore;
+use rollout_base::secrets::Redactor;
 
 /// A user's repository, a store, and a worker's repositories.
 struct MirrorFixture {
@@ -58,7 +58,7 @@ impl MirrorFixture {
         let (checkout, slot) = self.checkout(repository).await;
         let taken = checkout.extract(Box::new(Cursor::new(tree.finish()))).await?;
         let to = self.dir.path().join("candidate");
-        crate::fs_remove::remove_blocking(&to).expect("removed");
+        rollout_base::fs_remove::remove_blocking(&to).expect("removed");
         let outcome = checkout.commit(&taken, message, &Redactor::default(), &to).await;
         slot.clean().await.expect("cleaned");
         outcome

@@ -12,12 +12,12 @@ use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::wire::control::StopLevel;
 
 use super::*;
-use crate::dependency::{Dependency, Probe};
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::environment::{FailureKind, HostProxies};
-use crate::secrets::TrialVariables;
 use crate::work::eval::testing::{PermitEvent, PermitRecorder};
 use crate::work::trial::testing::{PhaseRecorder, TrialFixture, settings};
+use rollout_base::dependency::{Dependency, Probe};
+use rollout_base::secrets::TrialVariables;
 
 /// An eval over the scripted provider.
 pub(super) struct EvalFixture {
@@ -495,13 +495,13 @@ async fn eval_that_loses_its_sweep_in_an_outage_starts_over_with_new_permits() {
 }
 
 /// An engine that a test takes down.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct EvalEngineProbe {
-    away: AtomicBool,
+    away: Arc<AtomicBool>,
 }
 
 #[async_trait::async_trait]
-impl Probe for Arc<EvalEngineProbe> {
+impl Probe for EvalEngineProbe {
     async fn probe(&self) -> Result<(), String> {
         if self.away.load(Ordering::Relaxed) { Err("it is away".into()) } else { Ok(()) }
     }
@@ -510,7 +510,7 @@ impl Probe for Arc<EvalEngineProbe> {
 #[tokio::test]
 async fn eval_timeout_during_engine_outage_is_paused() {
     let mut eval = EvalFixture::new().await;
-    let engine = Arc::new(EvalEngineProbe::default());
+    let engine = EvalEngineProbe::default();
     let dependency = Dependency::new("the engine", Box::new(engine.clone()));
     eval.rig.provider = eval.rig.provider.clone().with_engine(Arc::new(dependency));
     eval.spec.commands.implement = command("sleep 4; echo 2 > value");

@@ -12,10 +12,10 @@ use super::output::is_of_harness;
 use crate::archive::{self, CapturedFile, FilePieces};
 use crate::environment::Environment;
 use crate::executor::{self, COPY_LIMIT, CollectionFailure};
-use crate::secrets::{RedactingStream, RedactionStyle, Redactor};
-use crate::shortage::Shortage;
-use crate::shown_path::shown;
-use crate::supervise;
+use rollout_base::secrets::{RedactingStream, RedactionStyle, Redactor};
+use rollout_base::shortage::Shortage;
+use rollout_base::shown_path::shown;
+use rollout_base::supervise;
 
 /// The events of a harness, for its record.
 #[derive(Debug, Default)]

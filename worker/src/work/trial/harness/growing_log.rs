@@ -6,7 +6,7 @@ use rollout_protocol::harness::{HookStreamSummary, HookStreamValidator, LineSpli
 use rollout_protocol::harness::{SplitLine, WrittenControl};
 use rollout_protocol::limits;
 
-use crate::secrets::{RedactingStream, RedactionStyle, Redactor};
+use rollout_base::secrets::{RedactingStream, RedactionStyle, Redactor};
 
 /// The bytes of a log so far, of which only those are held that were not given away.
 #[derive(Debug)]

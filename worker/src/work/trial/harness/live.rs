@@ -17,8 +17,8 @@ use super::growing_log::{GrowingLog, LogPiece};
 use crate::archive::{self, CapturedFile, FilePieces};
 use crate::environment::Environment;
 use crate::executor::{self, EventLogSink, NewEventChunk, with_timeout};
-use crate::secrets::Redactor;
-use crate::supervise;
+use rollout_base::secrets::Redactor;
+use rollout_base::supervise;
 
 /// Longest wait for one reading: the next reading continues.
 const READ_LIMIT: Duration = Duration::from_secs(30);

@@ -35,10 +35,10 @@ use super::outputs::step_prefix;
 use super::run::TrialRun;
 use crate::executor::errors::{self, ScriptError, ScriptStage};
 use crate::executor::{Capture, FileRole, HarnessPart, RecordFile};
-use crate::fs_make::make_scratch_directory;
-use crate::secrets::{RedactionStyle, Redactor};
-use crate::shortage::Shortage;
-use crate::shown_path::shown;
+use rollout_base::fs_make::make_scratch_directory;
+use rollout_base::secrets::{RedactionStyle, Redactor};
+use rollout_base::shortage::Shortage;
+use rollout_base::shown_path::shown;
 
 impl TrialRun<'_> {
     /// Reads the result of a harness after its command, which `ended`. Returns the error of the

@@ -8,8 +8,8 @@ use super::control::{HarnessController, WrittenControls};
 use super::input::PlacedHarness;
 use super::live::LiveEvents;
 use crate::environment::Environment;
-use crate::secrets::Redactor;
 use crate::work::trial::TrialContext;
+use rollout_base::secrets::Redactor;
 
 /// Handles the controls of one command, and stores its events while it runs. For agents without a
 /// harness it does nothing.

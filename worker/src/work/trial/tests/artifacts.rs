@@ -8,7 +8,7 @@ use super::{archive, error, error_summary, run, secondary_codes};
 use crate::environment::FailureKind;
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::executor::{FileRole, Finished};
-use crate::secrets::TrialVariables;
+use rollout_base::secrets::TrialVariables;
 
 pub(super) fn artifact(source: &str) -> Artifact {
     Artifact {

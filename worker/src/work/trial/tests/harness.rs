@@ -16,7 +16,7 @@ use super::{error, error_summary, is_bare, output, run, secondary_codes};
 use crate::environment::FailureKind;
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::executor::Finished;
-use crate::secrets::TrialVariables;
+use rollout_base::secrets::TrialVariables;
 
 const EVENTS: &str = "/logs/agent/events.jsonl";
 

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use super::super::testing::TrialFixture;
 use super::run;
 use crate::executor::{Finished, NewEventChunk};
-use crate::secrets::TrialVariables;
+use rollout_base::secrets::TrialVariables;
 
 const EVENTS: &str = "/logs/agent/events.jsonl";
 const CONTROL: &str = "/state/lab_control.json";

@@ -20,7 +20,7 @@ use super::{error, log_names, logs, output, run, secondary_codes};
 use crate::environment::ByteStream;
 use crate::environment::fake::{HostileReader, raw_entry};
 use crate::executor::{ArchiveCounts, FileRole, Finished};
-use crate::secrets::TrialVariables;
+use rollout_base::secrets::TrialVariables;
 
 /// Gives `/logs` as `tar` says.
 fn hostile_logs(tar: Vec<u8>) -> HostileReader {

@@ -13,10 +13,10 @@ use tokio::time::Instant;
 
 use super::super::testing::TrialFixture;
 use super::{is_bare, output, verdict};
-use crate::dependency::{Dependency, Probe};
 use crate::environment::FailureKind;
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::executor::Slot;
+use rollout_base::dependency::{Dependency, Probe};
 
 const MAX_PARK: Duration = Duration::from_secs(900);
 
@@ -31,20 +31,20 @@ fn count(rig: &TrialFixture, wanted: FakeCall) -> usize {
 }
 
 /// An engine that a test takes down.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct TrialEngineProbe {
-    away: AtomicBool,
+    away: Arc<AtomicBool>,
 }
 
 #[async_trait]
-impl Probe for Arc<TrialEngineProbe> {
+impl Probe for TrialEngineProbe {
     async fn probe(&self) -> Result<(), String> {
         if self.away.load(Ordering::Relaxed) { Err("it is away".into()) } else { Ok(()) }
     }
 }
 
-fn with_engine(rig: &mut TrialFixture) -> (Arc<TrialEngineProbe>, Arc<Dependency>) {
-    let engine = Arc::new(TrialEngineProbe::default());
+fn with_engine(rig: &mut TrialFixture) -> (TrialEngineProbe, Arc<Dependency>) {
+    let engine = TrialEngineProbe::default();
     let dependency = Arc::new(Dependency::new("the engine", Box::new(engine.clone())));
     rig.provider = rig.provider.clone().with_engine(dependency.clone());
     (engine, dependency)

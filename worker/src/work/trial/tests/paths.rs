@@ -19,7 +19,7 @@ use crate::agents;
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::environment::{FailureKind, ImageSource};
 use crate::executor::RequestedImage;
-use crate::secrets::TrialVariables;
+use rollout_base::secrets::TrialVariables;
 
 #[tokio::test]
 async fn trial_success_makes_expected_calls_and_outputs() {

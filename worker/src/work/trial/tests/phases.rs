@@ -16,7 +16,7 @@ use super::super::testing::TrialFixture;
 use super::{error, error_summary, output, outputs, run};
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::environment::{FailureKind, HostProxies, Upload, time_limit};
-use crate::secrets::TrialVariables;
+use rollout_base::secrets::TrialVariables;
 
 fn env(command: &crate::environment::ExecCommand) -> Vec<String> {
     let shown = command.env.iter().filter(|(name, _)| !name.starts_with("ROLLOUT_"));

@@ -20,8 +20,8 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use rollout_base::fs_make::make_below;
 use rollout_protocol::digest::Digest;
-use rollout_worker::fs_make::make_below;
 use serde_json::json;
 
 use super::directory::{remove_all, sync};

@@ -94,7 +94,7 @@ pub fn error_chain(error: &dyn Error) -> String {
 }
 
 /// A text followed by the causes that it does not contain yet.
-pub(crate) fn with_causes(mut text: String, first: Option<&(dyn Error + 'static)>) -> String {
+pub fn with_causes(mut text: String, first: Option<&(dyn Error + 'static)>) -> String {
     let mut next = first;
     while let Some(cause) = next {
         let message = without_place(cause);

@@ -1,6 +1,6 @@
 //! Metrics of a worker, in the data model of OpenMetrics.
 //!
-//! [`WorkerMetrics`] counts; [`WorkerMonitor`](crate::service::WorkerMonitor) reads the present
+//! [`WorkerMetrics`] counts; `WorkerMonitor` reads the present
 //! state when it is asked. `docs/operations.md` documents every metric.
 
 pub mod encode;
@@ -145,13 +145,13 @@ impl WorkerMetrics {
     }
 
     /// Counts an offer by its number of deliveries.
-    pub(crate) fn delivered(&self, deliveries: u32) {
+    pub fn delivered(&self, deliveries: u32) {
         let is_redelivery = if deliveries > 1 { "true" } else { "false" };
         self.0.deliveries.get_or_create(&[("redelivered", is_redelivery)]).inc();
     }
 
     /// Counts an execution by its last report.
-    pub(crate) fn ended(&self, work: OfferedWork, report: &ReportBody) {
+    pub fn ended(&self, work: OfferedWork, report: &ReportBody) {
         let (outcome, class) = match report {
             ReportBody::Result(result) => {
                 self.0.durations.observe(&result.durations);
@@ -169,13 +169,13 @@ impl WorkerMetrics {
     }
 
     /// Counts bytes that were written to the store.
-    pub(crate) fn stored(&self, bytes: u64) {
+    pub fn stored(&self, bytes: u64) {
         self.0.stored_bytes.inc_by(bytes);
     }
 }
 
 /// The kind of work as a label.
-pub(crate) const fn work_label(work: OfferedWork) -> &'static str {
+pub const fn work_label(work: OfferedWork) -> &'static str {
     match work {
         OfferedWork::Trial(_) => "trial",
         OfferedWork::Eval => "eval",

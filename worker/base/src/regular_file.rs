@@ -50,7 +50,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Opens a regular file of a directory, by its name. Links are not followed.
-pub(crate) fn open_entry(directory: BorrowedFd<'_>, name: &Path) -> io::Result<File> {
+pub fn open_entry(directory: BorrowedFd<'_>, name: &Path) -> io::Result<File> {
     open_checked(directory, name, OFlags::NOFOLLOW)
 }
 
@@ -108,7 +108,7 @@ pub fn digest(path: &Path) -> io::Result<Digest> {
 }
 
 /// Reads an open file of at most `limit` bytes.
-pub(crate) fn read_at_most(file: File, limit: u64) -> io::Result<Vec<u8>> {
+pub fn read_at_most(file: File, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
@@ -119,7 +119,7 @@ pub(crate) fn read_at_most(file: File, limit: u64) -> io::Result<Vec<u8>> {
 }
 
 /// The text of a file.
-pub(crate) fn text(bytes: Vec<u8>) -> io::Result<String> {
+pub fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| {
         io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8")
     })
@@ -133,7 +133,7 @@ fn check(metadata: &fs::Metadata) -> io::Result<()> {
 }
 
 /// The error for a pipe, a device, a socket or a file of the kernel.
-pub(crate) fn no_regular_file() -> io::Error {
+pub fn no_regular_file() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")
 }
 

@@ -17,7 +17,7 @@ const HEADERS: [HeaderName; 9] = [
 ];
 
 /// Removes them.
-pub(crate) fn remove(headers: &mut HeaderMap) {
+pub fn remove(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()

@@ -29,7 +29,7 @@ struct StartLimiter {
 
 /// Starts at a rate.
 #[derive(Debug, Default)]
-pub(crate) struct Pace {
+pub struct Pace {
     /// When the interval of the last start ends.
     due: Mutex<Option<Instant>>,
 }
@@ -74,7 +74,7 @@ impl RunRateLimiter {
 
 impl Pace {
     /// When the next start may happen, with an interval to the one after it.
-    pub(crate) fn next_start(&self, now: Instant, interval: Duration) -> Instant {
+    pub fn next_start(&self, now: Instant, interval: Duration) -> Instant {
         let ahead = self.due().map_or(now, |due| due.max(now));
         // A start that is due within a second may happen now.
         ahead.checked_sub(BURST.saturating_sub(interval)).map_or(now, |at| at.max(now))
@@ -82,7 +82,7 @@ impl Pace {
 
     /// Takes the next start, which [may happen](Self::next_start) now. Its caller is the only one that
     /// waits for it: others wait for their turn.
-    pub(crate) fn take_start(&self, now: Instant, interval: Duration) {
+    pub fn take_start(&self, now: Instant, interval: Duration) {
         let mut due = self.due();
         let ahead = due.map_or(now, |due| due.max(now));
         *due = Some(ahead + interval);

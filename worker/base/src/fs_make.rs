@@ -9,13 +9,13 @@ use crate::supervise;
 
 /// Directories above one in a scratch directory which may be missing. The directory of the worker is not
 /// among them.
-pub(crate) const SCRATCH_DEPTH: u32 = 2;
+pub const SCRATCH_DEPTH: u32 = 2;
 
 /// Makes a directory in a scratch directory, unless it exists.
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`] if the directory of the worker is missing, too.
-pub(crate) async fn make_scratch_directory(path: &Path) -> io::Result<()> {
+pub async fn make_scratch_directory(path: &Path) -> io::Result<()> {
     let path = path.to_owned();
     supervise::blocking(move || make_directory(&path, SCRATCH_DEPTH)).await
 }
