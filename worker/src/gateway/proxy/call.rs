@@ -139,12 +139,8 @@ impl Call {
             }
             Ok(Answer::Gone) => {
                 // The agent may have waited for a server that does not answer.
-                let is_held = course.sent.is_none()
-                    && (!course.attempts.is_empty() || self.opened.is_stopped());
-                let request = match is_held {
-                    true => RequestEnd::Unanswered,
-                    false => RequestEnd::AgentGone,
-                };
+                let is_failed = !course.attempts.is_empty() || self.opened.is_stopped();
+                let request = RequestEnd::of_given_up(course.sent.is_some(), is_failed);
                 let end = CallEnd::AgentGone;
                 let gone = Outcome { end, request, status: None, error: None };
                 self.record(begun, course, gone, (0, None), ParsedReply::default()).await;
@@ -301,8 +297,10 @@ impl Call {
         let request = match reply.status {
             _ if outage => RequestEnd::Unanswered,
             _ if course.reservation.is_none() => RequestEnd::OverBudget,
-            // Other calls of the execution are the cause: no answer, and no cause of the server.
-            StatusCode::TOO_MANY_REQUESTS => RequestEnd::AgentGone,
+            // Other calls of the execution are the cause, unless a server failed this one before.
+            StatusCode::TOO_MANY_REQUESTS => {
+                RequestEnd::of_given_up(false, !course.attempts.is_empty())
+            }
             _ => RequestEnd::Rejected,
         };
         let (response, body) = reply.response(self.dialect());
