@@ -151,6 +151,12 @@ impl EgressProxy {
         self.context.fault.get().cloned().or_else(ended)
     }
 
+    /// Lets it fail as by a bug.
+    #[cfg(test)]
+    pub(crate) fn fail(&self, why: &str) {
+        self.context.fault.set(why.to_owned()).expect("the first fault");
+    }
+
     /// Its address, with the latest listener.
     pub fn url(&self) -> Option<String> {
         self.listeners.last().map(|(address, _)| format!("http://{address}"))

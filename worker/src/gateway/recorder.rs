@@ -271,7 +271,8 @@ impl Recorder {
         };
         let written = self.write_end(call, ended, body, reply).await;
         if let Some(place) = place {
-            let is_lost = written.is_err() && request != RequestEnd::AgentGone;
+            let is_awaited = !matches!(request, RequestEnd::AgentGone | RequestEnd::NotSent);
+            let is_lost = written.is_err() && is_awaited;
             let request = if is_lost { RequestEnd::Unanswered } else { request };
             self.state().conversations.end(place, request, replied);
         }

@@ -17,7 +17,7 @@ use super::frames::new_mark;
 use super::pod::{Attempts, Broken, KubePod};
 use super::scripts;
 use super::stream::{CutStream, ExecInput, ExecStream, StreamPart, StreamState};
-use crate::environment::{ByteStream, Failure, FailureKind, Upload, upload};
+use crate::environment::{ByteStream, Failure, FailureKind, Upload, upload, with_words};
 use crate::shortage::Shortage;
 use crate::supervise::{self, Task};
 
@@ -115,7 +115,8 @@ impl KubePod {
                 let kind = FailureKind::from_shortage(Shortage::from_text(&log));
                 // `tar` works, so something in the container is in its way.
                 let kind = kind.unwrap_or(FailureKind::Unusable);
-                Err(Failure::new(kind, format!("{what}: tar ended with {code}: {log}")))
+                let text = format!("{what}: tar ended with {code}");
+                Err(Failure::new(kind, with_words(text, &log)))
             }
             TransferEnd::Blocked(path) => {
                 let text = format!("{what}: what is at {path} cannot be replaced");
@@ -329,7 +330,7 @@ impl Download<'_> {
             }
             TransferEnd::Done { code, log, .. } => {
                 let kind = FailureKind::from_shortage(Shortage::from_text(&log));
-                let text = format!("{what}: tar ended with {code}: {log}");
+                let text = with_words(format!("{what}: tar ended with {code}"), &log);
                 return Err(Failure::new(kind.unwrap_or(FailureKind::Unusable), text));
             }
             TransferEnd::Missing | TransferEnd::Blocked(_) => {

@@ -11,7 +11,7 @@ use super::{
     trial_error,
 };
 use crate::agents::{INSTALL_PACKAGE_MISSING, INSTALL_UNSUPPORTED};
-use crate::environment::{Failure, FailureKind as Kind};
+use crate::environment::{Failure, FailureKind as Kind, with_words};
 use crate::executor::files::FilesError;
 use crate::secrets::Redactor;
 
@@ -205,8 +205,7 @@ impl ScriptError {
         match self {
             Self::Exit { code, oom_killed, last_words } => {
                 let (_, how) = exit_code_meaning(*code, *oom_killed);
-                let said = if last_words.is_empty() { "" } else { ": " };
-                format!("{script} ended with code {code}{how}{said}{last_words}")
+                with_words(format!("{script} ended with code {code}{how}"), last_words)
             }
             Self::TimedOut { limit, whose: None } => {
                 format!("{script} exceeded its time limit of {limit:?}")

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 mod bodies;
 mod busy;
 mod connections;
+mod cut_calls;
 mod pauses;
 
 use super::*;

@@ -5,6 +5,7 @@ use rollout_protocol::error::{
 };
 use rollout_protocol::name::InvalidPathComponent;
 
+use crate::environment::with_words;
 use crate::secrets::Redactor;
 
 /// A directory of earlier ideas whose name is no plain file name.
@@ -20,8 +21,8 @@ pub(super) fn no_ideas(left_out: usize, last_words: &str, redactor: &Redactor) -
         0 => String::new(),
         _ => format!("; left out: {left_out} (see left_out.txt)"),
     };
-    let said = if last_words.is_empty() { "" } else { ": " };
-    let message = redactor.text(&format!("the command wrote no idea{beside}{said}{last_words}"));
+    let text = format!("the command wrote no idea{beside}");
+    let message = redactor.text(&with_words(text, last_words));
     let kind = Type::AgentExecutionFailed;
     TrialError::new(kind, Code::REWARD_MISSING, Class::Agent, Retry::Permanent, message)
 }

@@ -65,7 +65,7 @@ use crate::environment::service_hosts::ServiceHosts;
 use crate::environment::start::HEALTHY_WITHIN;
 use crate::environment::{
     BuildProxies, CaBundle, ComposeFile, CreateRequest, Failure, FailureKind, ImageRequest,
-    ImageSource, OwnHealthcheck, Upload,
+    ImageSource, OwnHealthcheck, Upload, with_words,
 };
 use crate::shown_path::{ShownPath, shown};
 use crate::supervise::{self, BlockingDrop};
@@ -469,8 +469,8 @@ impl ComposeCreation<'_> {
         let said = self.said(&ended);
         let from = said.ceil_char_boundary(said.len().saturating_sub(MESSAGE_BYTES));
         let end = &said[from..];
-        let text = format!("docker compose {} failed for {}: {end}", words[0], self.name);
-        Err(Failure::new(failure::kind_for_services(&said), text))
+        let text = format!("docker compose {} failed for {}", words[0], self.name);
+        Err(Failure::new(failure::kind_for_services(&said), with_words(text, end)))
     }
 
     /// The output of the containers that are not running or are unhealthy.

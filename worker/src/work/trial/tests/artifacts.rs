@@ -139,7 +139,10 @@ async fn collect_hook_failure_is_error_beside_the_reward() {
     let failed: Vec<_> =
         finished.record.secondary_errors.iter().map(|e| e.message.as_str()).collect();
     assert_eq!(secondary_codes(&finished.record), ["collection_failed"; 2], "{failed:?}");
-    assert!(failed[0].contains("code 4") && failed[1].contains("no such service"), "{failed:?}");
+    assert!(
+        failed[0].ends_with("ended with code 4") && failed[1].contains("no such service"),
+        "{failed:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
