@@ -20,6 +20,7 @@ mod fetching;
 mod fetching_fixture;
 mod fetching_public;
 mod host_paths;
+mod hostile_uploads;
 mod images;
 mod items;
 mod jobs;
