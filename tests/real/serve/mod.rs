@@ -17,6 +17,7 @@ pub(crate) mod farm_kills;
 mod farm_workers;
 pub(crate) mod farms;
 mod fetching;
+mod fetching_faults;
 mod fetching_fixture;
 mod fetching_public;
 mod host_paths;
