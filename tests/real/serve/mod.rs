@@ -6,6 +6,7 @@ mod cache_mounts;
 mod cluster;
 mod datasets;
 mod disk_faults;
+mod document_rules;
 pub(crate) mod events;
 mod executor;
 mod export;
