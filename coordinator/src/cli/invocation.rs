@@ -122,7 +122,7 @@ pub(super) fn is_option(word: &str, option: &str) -> bool {
 }
 
 /// Leaves out options that hold for one session.
-fn without_session_options(words: Vec<String>) -> Vec<String> {
+pub(super) fn without_session_options(words: Vec<String>) -> Vec<String> {
     let mut kept = Vec::new();
     let mut words = words.into_iter();
     while let Some(word) = words.next() {

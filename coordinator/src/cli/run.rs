@@ -69,7 +69,8 @@ pub(super) async fn run(mut args: RunArgs, printer: &Printer) -> Result<ExitCode
     if args.dry_run {
         dry_run::show(prepared, args.json, printer).await
     } else {
-        let run = HintedRun::Directory(prepared.job.run_dir());
+        let session = args.again.as_ref().map(|_| args.session_options.as_slice());
+        let run = HintedRun::of_session(prepared.job.run_dir(), session);
         let ended = Box::pin(start(prepared, &args, &run, screen, printer)).await;
         ended.map_err(|error| error.for_run(&run))
     }
