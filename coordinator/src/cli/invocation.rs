@@ -10,6 +10,7 @@ use super::error::CliError;
 use super::left_out::LeftOutOption;
 use super::run_place;
 use crate::results::files::layout;
+use crate::results::view::{RunDirectory, RunViewError};
 
 /// Options that hold for one session and are not stored, and whether a value follows them.
 const SESSION_OPTIONS: [(&str, bool); 5] = [
@@ -66,6 +67,9 @@ impl Invocation {
         let text = std::fs::read(&path).map_err(|error| {
             if run_dir.try_exists().is_ok_and(|exists| !exists) {
                 return run_place::no_run(run_dir);
+            }
+            if let Err(error @ RunViewError::NotRunDirectory { .. }) = RunDirectory::open(run_dir) {
+                return error.into();
             }
             CliError::failure(what.clone(), &error).hint(
                 "only `rollout run` and `rollout tree run` store their options: a run of `rollout \

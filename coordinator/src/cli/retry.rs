@@ -269,6 +269,8 @@ fn unreadable(error: &clap::Error) -> CliError {
 mod tests {
     use super::*;
     use crate::cli::args::RunArgs;
+    use crate::results::view::RunDirectory;
+    use crate::workloads::repair::{self, RepairRequest};
 
     fn run_args(words: &str) -> Box<RunArgs> {
         let words = words.split(' ').map(str::to_owned).collect();
@@ -451,6 +453,34 @@ mod tests {
             assert!(refused.message.contains("no run at "), "{}", refused.message);
             assert!(refused.hints[0].contains("rollout list "), "{:?}", refused.hints);
         }
+    }
+
+    #[tokio::test]
+    async fn retry_resume_and_repair_of_another_path_say_what_status_says() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let file = temp.path().join("j.yaml");
+        std::fs::write(&file, "jobs_dir: jobs\n").expect("written");
+        for path in [temp.path(), file.as_path()] {
+            let status = RunDirectory::open(path).expect_err("no run");
+            let status = CliError::from(status);
+            let printer = Printer::from_environment(true);
+            let same = |refused: CliError| {
+                assert_eq!(refused.code, ExitCode::Config);
+                assert_eq!((&refused.message, &refused.hints), (&status.message, &status.hints));
+            };
+            for reopen in [None, Some(ReopenSelection::Failed)] {
+                let ran = run_again(path, reopen, Vec::new(), &printer).await;
+                same(ran.expect_err("no run"));
+            }
+            let layout = RunLayout::new(path);
+            let repaired = repair::repair(RepairRequest { layout, store: None, dry_run: true });
+            same(repaired.await.expect_err("no run").into());
+        }
+        let layout = RunLayout::new(temp.path().join("nope"));
+        let repaired = repair::repair(RepairRequest { layout, store: None, dry_run: true }).await;
+        let refused = CliError::from(repaired.expect_err("no run"));
+        assert_eq!(refused.code, ExitCode::Config);
+        assert!(refused.message.contains("no run at "), "{}", refused.message);
     }
 
     #[tokio::test]
