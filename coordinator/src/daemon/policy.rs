@@ -94,8 +94,10 @@ impl DocumentPolicy {
 
     fn registry(&self, url: &str) -> Option<String> {
         let is_listed = self.registries.iter().any(|prefix| is_below_url(url, prefix));
-        (!is_listed)
-            .then(|| format!("registry {url}: the operator does not allow it (`--allow-registry`)"))
+        (!is_listed).then(|| {
+            let url = without_secrets(url);
+            format!("registry {url}: the operator does not allow it (`--allow-registry`)")
+        })
     }
 
     fn path(&self, path: &Path) -> Option<String> {
@@ -136,19 +138,22 @@ impl DocumentPolicy {
         }
         let path = Path::new(url.strip_prefix("file://").unwrap_or(url));
         // Git would read what the configuration of an uploaded repository names.
+        let shown = without_secrets(url);
         if self.operators_path(path).is_some() {
             return Some(format!(
-                "repository {url}: it is on the server, and the operator does not allow it \
+                "repository {shown}: it is on the server, and the operator does not allow it \
                  (`--allow-path`)"
             ));
         }
         // Git reads a file as a bundle, to its end.
-        (!path.is_dir()).then(|| format!("repository {url}: it is on the server, and no directory"))
+        let is_file = !path.is_dir();
+        is_file.then(|| format!("repository {shown}: it is on the server, and no directory"))
     }
 
     pub(super) fn model_server(&self, url: &str) -> Option<String> {
         let is_listed = self.model_servers.iter().any(|prefix| is_below_url(url, prefix));
         (!is_listed).then(|| {
+            let url = without_secrets(url);
             format!("model server {url}: the operator does not allow it (`--allow-model-server`)")
         })
     }
@@ -370,8 +375,15 @@ mod tests {
             assert!(of(url).is_some(), "{url}");
             assert_eq!((listed.repository(url), own.repository(url)), (None, None), "{url}");
         }
-        let refused = of("http://user:word@127.0.0.1/r").expect("refused");
-        assert!(!refused.contains("word"), "{refused}");
+        for url in ["http://user:word@127.0.0.1/r", "HTTP://user:word@h/r", "git://user:word@h/r"] {
+            let refused = of(url).expect("refused");
+            assert!(!refused.contains("word"), "{refused}");
+        }
+        let url = "https://user:word@h/r.json";
+        for refused in [policy.registry(url), policy.model_server(url)] {
+            let refused = refused.expect("refused");
+            assert!(!refused.contains("word") && refused.contains("https://h/r.json"), "{refused}");
+        }
         assert!(is_below_url("https://h/a/r.json", "https://h/a"));
         assert!(!is_below_url("https://h.evil/r", "https://h"));
     }
