@@ -247,6 +247,7 @@ mod tests {
 
     use super::*;
     use crate::config::{Diagnostics, HostAccess, JobOptions, read_job};
+    use crate::sources::datasets;
 
     fn violations(policy: &DocumentPolicy, text: &str, variables: &[&str]) -> String {
         let directory = tempfile::tempdir().expect("a directory");
@@ -460,6 +461,37 @@ mod tests {
             assert!(found.contains("does not allow"), "{found}");
             let is_listed = !policy.paths.is_empty();
             assert_eq!(violations(&policy, &document(&own), &[]).is_empty(), is_listed);
+        }
+    }
+
+    #[test]
+    fn registry_of_the_operator_names_no_file_as_a_repository() {
+        let root = tempfile::tempdir().expect("a directory");
+        let root = root.path().canonicalize().expect("a path");
+        let (file, registry) = (root.join("big"), root.join("registry.json"));
+        std::fs::write(&file, "# v2 git bundle\n").expect("written");
+        let text = with(&format!(
+            "datasets: [{{registry: {{path: '{}'}}, name: bench, version: '1.0'}}]",
+            registry.display()
+        ));
+        std::fs::write(root.join("job.yaml"), text).expect("written");
+        let policy = DocumentPolicy { paths: vec![root.clone()], ..DocumentPolicy::default() };
+        for url in
+            ["big".to_owned(), file.display().to_string(), format!("file://{}", file.display())]
+        {
+            let entry = serde_json::json!([{
+                "name": "bench", "version": "1.0", "metrics": [],
+                "tasks": [{ "git_url": url, "path": "a" }],
+            }]);
+            std::fs::write(&registry, entry.to_string()).expect("written");
+            let mut problems = Diagnostics::default();
+            let options =
+                JobOptions { host: HostAccess::Listed(&policy), ..JobOptions::new(&|_| true) };
+            let job = read_job(&root.join("job.yaml"), &options, &mut problems).expect("a job");
+            let planned = datasets::read_planned_formats(&root.join("none"));
+            let loaded = datasets::load(&job, &options, &planned, &mut problems);
+            let refused = problems.finish(loaded).err().expect("a file").lines().join("\n");
+            assert!(refused.contains("no directory"), "{url}: {refused}");
         }
     }
 
