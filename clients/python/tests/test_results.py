@@ -54,6 +54,29 @@ def test_lost_export_begins_again_and_states_what_it_lacks(tmp_path: Path) -> No
         script.run(download_export(script.context, "r", "csv", to))
 
 
+def test_export_states_every_count_of_what_it_leaves_out(tmp_path: Path) -> None:
+    counts = {
+        "missing": 1,
+        "unplanned": 2,
+        "without_trajectory": 3,
+        "below_reward": 4,
+        "paths_left_out": 5,
+    }
+    headers = {f"x-rollout-{name.replace('_', '-')}": str(n) for name, n in counts.items()}
+    script = Script([Reply(200, headers, b""), b"a", None])
+    export = script.run(download_export(script.context, "r", "tables", tmp_path / "a"))
+    assert {name: getattr(export, name) for name in counts} == counts
+    # An earlier version states the first two only.
+    earlier = {name: headers[name] for name in ("x-rollout-missing", "x-rollout-unplanned")}
+    script = Script([Reply(200, earlier, b""), b"a", None])
+    export = script.run(download_export(script.context, "r", "tables", tmp_path / "b"))
+    assert (export.without_trajectory, export.below_reward, export.paths_left_out) == (0, 0, 0)
+    broken = {**headers, "x-rollout-paths-left-out": "many"}
+    script = Script([Reply(200, broken, b""), b"a", None])
+    with pytest.raises(errors.AnswerError, match="x-rollout-paths-left-out"):
+        script.run(download_export(script.context, "r", "tables", tmp_path / "c"))
+
+
 def example_search(directory: Path) -> str:
     """Copy the example and return its document, with one eval of each node."""
     example = directory / "examples"

@@ -283,3 +283,30 @@ fn failed_status(failure: &RunFailure) -> StatusCode {
         StatusCode::CONFLICT
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn fault_of_the_state_directory_is_told_without_its_path() {
+        let path = || PathBuf::from("/srv/state/runs/r1.json");
+        let (action, source) = ("write", std::io::Error::other("/srv/state is full"));
+        let reason = "/srv/state has no record".to_owned();
+        let internal = StatusCode::INTERNAL_SERVER_ERROR;
+        for (error, status) in [
+            (RecordError::File { action, path: path(), source }, StatusCode::SERVICE_UNAVAILABLE),
+            (RecordError::Damaged { path: path(), reason }, internal),
+            (RecordError::Newer { path: path(), found: 99 }, internal),
+            (RecordError::InUse { path: path() }, internal),
+        ] {
+            let problem = ApiProblem::from(DaemonError::Record(error));
+            assert_eq!(problem.status, status, "{problem:?}");
+            let text = format!("{:?}", problem.failure);
+            assert!(text.contains("the state directory of the server"), "{text}");
+            assert!(!text.contains("/srv"), "{text}");
+        }
+    }
+}

@@ -230,6 +230,10 @@ pub(super) struct RunArgs {
     /// The run directory whose options these are, by `rollout retry` and `resume`.
     #[arg(skip)]
     pub(super) again: Option<PathBuf>,
+
+    /// The options that this session adds to those of the run directory.
+    #[arg(skip)]
+    pub(super) session_options: Vec<String>,
 }
 
 /// Run trials from a NATS server on this host

@@ -166,24 +166,25 @@ impl CliError {
         let hints = std::mem::take(&mut self.command_hints);
         let (own, others) = hints.into_iter().partition(CommandHint::is_of_this_process);
         self.command_hints = others;
-        let command = |options: &[&str]| hint_command::command(run, &RunAction::Resume, options);
-        let completed = self.complete(command);
+        let completed =
+            self.complete(|hint| Some(hint_command::command(run, &hint.action(), hint.options)));
         Self { command_hints: own, ..completed }
     }
 
     /// Completes the hints with the command line of this process and further options.
     pub(super) fn for_this_command(self, further: &[String]) -> Self {
-        self.complete(|options| {
-            let options = options.iter().map(|word| (*word).to_owned());
-            hint_command::of_this_process(
-                &options.chain(further.iter().cloned()).collect::<Vec<_>>(),
-            )
+        self.complete(|hint| {
+            let options = hint.options.iter().map(|word| (*word).to_owned());
+            let options: Vec<String> = options.chain(further.iter().cloned()).collect();
+            // Without its options, a run cannot be retried.
+            let is_retry = matches!(hint.action(), RunAction::Retry(_));
+            (!is_retry).then(|| hint_command::of_this_process(&options))
         })
     }
 
-    fn complete(mut self, command: impl Fn(&[&str]) -> ShellCommand) -> Self {
+    fn complete(mut self, command: impl Fn(&CommandHint) -> Option<ShellCommand>) -> Self {
         for hint in std::mem::take(&mut self.command_hints) {
-            self.hints.push(hint.text(&command(hint.options)));
+            self.hints.extend(command(&hint).map(|command| hint.text(&command)));
         }
         self
     }
@@ -429,16 +430,15 @@ impl From<OpenError> for CliError {
         match &error {
             OpenError::Lock(error) => from_lock(what, error, "`--name` for another run"),
             OpenError::NotSettled { .. } => Self::from_cause(ExitCode::Config, what, &error),
-            OpenError::Changed { root, differences, .. } => {
+            OpenError::Changed { differences, .. } => {
                 let mut refused = Self::from_cause(ExitCode::PlanMismatch, resuming, &error);
                 refused.details.clone_from(differences);
-                let retry = RunAction::Retry(ReopenSelection::Failed);
-                let retry = hint_command::command(&HintedRun::Directory(root.clone()), &retry, &[]);
-                refused.hint(&format!(
-                    "use `--name` for a new run, undo the changes to resume this one, or run \
-                     {retry}, which runs failed trials again with the changes and keeps the \
-                     other results"
-                ))
+                let retry = CommandHint::new(
+                    "run failed trials again with the changes and keep the other results",
+                );
+                refused
+                    .hint("use `--name` for a new run, or undo the changes to resume this one")
+                    .command_hint(retry.retrying(ReopenSelection::Failed))
             }
             OpenError::Removed { differences, .. } => {
                 let mut refused = Self::from_cause(ExitCode::PlanMismatch, resuming, &error);

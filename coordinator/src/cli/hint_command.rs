@@ -37,6 +37,14 @@ impl fmt::Display for ShellCommand {
 pub(super) enum HintedRun {
     /// A run or a search in a directory.
     Directory(PathBuf),
+    /// The same with the options that a command gave for its session. Those that hold once are not
+    /// among them.
+    Session {
+        /// The directory.
+        directory: PathBuf,
+        /// The options, in words.
+        options: Vec<String>,
+    },
     /// A run in a catalog: `s3://bucket/prefix#RUN`.
     Catalog(String),
 }
@@ -61,6 +69,8 @@ pub(super) struct CommandHint {
     purpose: &'static str,
     /// Whether it is the command line of this process, not one that resumes the run.
     is_of_this_process: bool,
+    /// Trials that it runs again; `None` to resume.
+    retried: Option<ReopenSelection>,
 }
 
 impl HintedRun {
@@ -72,12 +82,27 @@ impl HintedRun {
         }
     }
 
+    /// The run that a session of this process has: `again` is the directory and the options of
+    /// `rollout resume` and `retry`.
+    pub(super) fn of_session(directory: PathBuf, again: Option<&[String]>) -> Self {
+        match again.map(|options| invocation::without_session_options(options.to_vec())) {
+            Some(options) if !options.is_empty() => Self::Session { directory, options },
+            _ => Self::Directory(directory),
+        }
+    }
+
+    /// Its directory, and the options of the session.
+    fn directory(&self) -> Option<(&Path, &[String])> {
+        match self {
+            Self::Directory(directory) => Some((directory.as_path(), &[])),
+            Self::Session { directory, options } => Some((directory.as_path(), options.as_slice())),
+            Self::Catalog(_) => None,
+        }
+    }
+
     /// Whether a command can resume it: a directory has the options that it was started with.
     pub(super) fn is_resumable(&self) -> bool {
-        match self {
-            Self::Directory(directory) => directory.join(layout::INVOCATION).is_file(),
-            Self::Catalog(_) => true,
-        }
+        self.directory().is_none_or(|(directory, _)| directory.join(layout::INVOCATION).is_file())
     }
 }
 
@@ -116,7 +141,7 @@ impl RunAction {
 impl CommandHint {
     /// A command for a purpose, an infinitive.
     pub(super) const fn new(purpose: &'static str) -> Self {
-        Self { first: None, options: &[], purpose, is_of_this_process: false }
+        Self { first: None, options: &[], purpose, is_of_this_process: false, retried: None }
     }
 
     /// The same with the command line of this process: the options that the run has are not those of
@@ -124,6 +149,17 @@ impl CommandHint {
     #[must_use]
     pub(super) fn of_this_process(self) -> Self {
         Self { is_of_this_process: true, ..self }
+    }
+
+    /// The same with a command that runs trials again.
+    #[must_use]
+    pub(super) fn retrying(self, selection: ReopenSelection) -> Self {
+        Self { retried: Some(selection), ..self }
+    }
+
+    /// The effect of the command on the run.
+    pub(super) fn action(&self) -> RunAction {
+        self.retried.clone().map_or(RunAction::Resume, RunAction::Retry)
     }
 
     /// Whether it is the command line of this process.
@@ -160,19 +196,19 @@ impl CommandHint {
 }
 
 /// The command line that does this with a run, in the current directory. `options` are for its
-/// session.
+/// session; values among them that may be secrets are not shown.
 pub(super) fn command(run: &HintedRun, action: &RunAction, options: &[&str]) -> ShellCommand {
+    let given = session_options(run, options);
+    let (shown, mut left_out) = invocation::without_secrets(given.clone());
+    left_out.retain(|option| !option.is("--nats") || !is_server_of_environment(&given));
     let mut words = vec!["rollout".to_owned(), action.verb().to_owned()];
-    let mut further: Vec<String> = options.iter().map(|word| quoted(word)).collect();
-    let (mut elsewhere, mut needs) = (None, Vec::new());
+    let mut elsewhere = None;
     match run {
-        HintedRun::Directory(directory) => {
+        HintedRun::Directory(directory) | HintedRun::Session { directory, .. } => {
             let stored = Invocation::read(directory).ok();
-            let left_out = stored.iter().flat_map(|stored| &stored.left_out);
-            for option in left_out.filter(|option| !option.is("--nats") || !has_server()) {
-                further.push(option.for_shell());
-                needs.push(option.need());
-            }
+            let lacking = stored.iter().flat_map(|stored| &stored.left_out);
+            let lacking = lacking.filter(|option| !invocation::is_given(option, &given));
+            left_out.extend(lacking.filter(|lack| !lack.is("--nats") || !has_server()).cloned());
             elsewhere = stored.map(|stored| stored.directory).filter(|place| !is_current(place));
             let absolute = elsewhere.as_ref().and_then(|_| std::path::absolute(directory).ok());
             let directory = absolute.as_deref().unwrap_or(directory);
@@ -181,12 +217,19 @@ pub(super) fn command(run: &HintedRun, action: &RunAction, options: &[&str]) -> 
         HintedRun::Catalog(address) => words.push(address.clone()),
     }
     words.extend(action.selection());
+    let mut needs: Vec<String> = left_out.iter().map(LeftOutOption::need).collect();
     if matches!(run, HintedRun::Catalog(_)) && !has_server() {
         add_server(&mut words, &mut needs);
     }
     let mut line = joined(&words);
+    let further = shown.iter().map(|word| quoted(word));
+    let further: Vec<String> =
+        further.chain(left_out.iter().map(LeftOutOption::for_shell)).collect();
     if !further.is_empty() {
-        line = format!("{line} -- {}", further.join(" "));
+        // The command that resumes a run in a catalog has its options itself.
+        let is_own = matches!((run, action), (HintedRun::Catalog(_), RunAction::Resume));
+        let separator = if is_own { " " } else { " -- " };
+        line = format!("{line}{separator}{}", further.join(" "));
     }
     if let Some(place) = elsewhere {
         line = format!("cd {} && {line}", quoted(&place.to_string_lossy()));
@@ -194,10 +237,21 @@ pub(super) fn command(run: &HintedRun, action: &RunAction, options: &[&str]) -> 
     ShellCommand { line, needs }
 }
 
+/// The options of a session: those that a command gave for it, and further ones.
+fn session_options(run: &HintedRun, options: &[&str]) -> Vec<String> {
+    let mut given = run.directory().map(|(_, session)| session.to_vec()).unwrap_or_default();
+    given.extend(options.iter().map(|word| (*word).to_owned()));
+    if given.iter().any(|word| word == "--force") {
+        // They exclude each other.
+        given.retain(|word| word != "--no-wait");
+    }
+    given
+}
+
 /// The command line that does this with a run whose coordinator runs: that one has its options. One on
 /// another host is reached through its server.
 pub(super) fn live_command(run: &HintedRun, action: &RunAction) -> ShellCommand {
-    let HintedRun::Directory(directory) = run else { return command(run, action, &[]) };
+    let Some((directory, _)) = run.directory() else { return command(run, action, &[]) };
     let stored = Invocation::read(directory).ok();
     let needs_server =
         stored.is_some_and(|stored| stored.left_out.iter().any(|option| option.is("--nats")));
@@ -273,6 +327,13 @@ fn has_server() -> bool {
     std::env::var_os(env_vars::NATS_URL.name).is_some_and(|url| !url.is_empty())
 }
 
+/// Whether options name the server that the environment names as well.
+fn is_server_of_environment(options: &[String]) -> bool {
+    let server = std::env::var(env_vars::NATS_URL.name).unwrap_or_default();
+    let is_it = |word: &String| *word == server || word.strip_prefix("--nats=") == Some(&*server);
+    !server.is_empty() && options.iter().any(is_it)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -323,6 +384,47 @@ mod tests {
         let live = live_command(&directory(temp.path()), &trial);
         assert_eq!(live.line, format!("rollout retry {path} --trial a/d/t__1 --nats URL"));
         assert_eq!(live.needs, ["with the address of your NATS server in place of URL"]);
+    }
+
+    #[test]
+    fn command_repeats_options_of_session_and_asks_for_their_secrets() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let current = std::env::current_dir().expect("a directory");
+        let text = serde_json::json!({
+            "directory": current,
+            "arguments": [],
+            "left_out": ["--agent-env=A", "--agent-env=B"],
+        });
+        std::fs::write(temp.path().join("invocation.json"), text.to_string()).expect("writable");
+        let path = temp.path().to_str().expect("text");
+        let options = ["-n", "4", "--ae", "A=secret", "--ve=C=secret", "--accept-changed"];
+        let failed = RunAction::Retry(ReopenSelection::Failed);
+        let given = command(&directory(temp.path()), &failed, &options);
+        assert_eq!(
+            given.line,
+            format!(
+                "rollout retry {path} --failed -- -n 4 --accept-changed --agent-env \"A=${{A:?}}\" \
+                 --verifier-env \"C=${{C:?}}\" --agent-env \"B=${{B:?}}\""
+            )
+        );
+        assert_eq!(given.needs.len(), 3, "{given}");
+        // What holds once is not repeated after a session.
+        let options = ["-n", "4", "--force", "--accept-changed"].map(str::to_owned);
+        let session = HintedRun::of_session("jobs/demo".into(), Some(options.as_slice()));
+        let next = command(&session, &failed, &[]);
+        assert_eq!(next.line, "rollout retry jobs/demo --failed -- -n 4");
+        let forced = command(&directory("jobs/demo"), &failed, &["--no-wait", "--force"]);
+        assert_eq!(forced.line, "rollout retry jobs/demo --failed -- --force");
+    }
+
+    #[test]
+    fn command_of_catalog_has_options_of_its_own() {
+        let run = HintedRun::Catalog("file:///store#cat".to_owned());
+        let resume = command(&run, &RunAction::Resume, &["--force"]).line;
+        assert!(resume.ends_with(" --force") && !resume.contains(" -- "), "{resume}");
+        let retry = RunAction::Retry(ReopenSelection::Failed);
+        let retry = command(&run, &retry, &["--force"]).line;
+        assert!(retry.ends_with(" -- --force"), "{retry}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::error::CliError;
 use super::left_out::LeftOutOption;
 use super::run_place;
 use crate::results::files::layout;
+use crate::results::view::{RunDirectory, RunViewError};
 
 /// Options that hold for one session and are not stored, and whether a value follows them.
 const SESSION_OPTIONS: [(&str, bool); 5] = [
@@ -67,6 +68,9 @@ impl Invocation {
             if run_dir.try_exists().is_ok_and(|exists| !exists) {
                 return run_place::no_run(run_dir);
             }
+            if let Err(error @ RunViewError::NotRunDirectory { .. }) = RunDirectory::open(run_dir) {
+                return error.into();
+            }
             CliError::failure(what.clone(), &error).hint(
                 "only `rollout run` and `rollout tree run` store their options: a run of `rollout \
                  serve` is resumed by its server",
@@ -122,7 +126,7 @@ pub(super) fn is_option(word: &str, option: &str) -> bool {
 }
 
 /// Leaves out options that hold for one session.
-fn without_session_options(words: Vec<String>) -> Vec<String> {
+pub(super) fn without_session_options(words: Vec<String>) -> Vec<String> {
     let mut kept = Vec::new();
     let mut words = words.into_iter();
     while let Some(word) = words.next() {

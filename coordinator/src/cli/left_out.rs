@@ -10,6 +10,18 @@ const VARIABLE_OPTIONS: [(&str, &str); 2] = [("--agent-env", "--ae"), ("--verifi
 /// Options with the address of a server.
 const SERVER_OPTIONS: [&str; 2] = ["--nats", "--remote-endpoint"];
 
+/// Variables that the shell or the login sets, sorted: their value in a shell is not the one that a
+/// user gave a run.
+const VARIABLES_OF_SHELL: [&str; 33] = [
+    "CDPATH", "COLUMNS", "ENV", "EUID", "GROUPS", "HOME", "HOSTNAME", "IFS", "LANG", "LINENO",
+    "LINES", "LOGNAME", "MAIL", "OLDPWD", "OPTARG", "OPTERR", "OPTIND", "PATH", "PPID", "PS1",
+    "PS2", "PS3", "PS4", "PWD", "RANDOM", "SECONDS", "SHELL", "SHLVL", "TERM", "TMPDIR", "UID",
+    "USER", "_",
+];
+
+/// Beginnings of names of such variables.
+const PREFIXES_OF_SHELL: [&str; 3] = ["BASH", "HIST", "LC_"];
+
 /// An option whose value is not kept: `--nats`, or with its variable, `--agent-env=KEY`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -61,11 +73,11 @@ impl LeftOutOption {
     }
 
     /// The option with its value, for a shell. The value of a variable is that of the shell's variable
-    /// with its name, without which the shell refuses the command.
+    /// with its name, without which the shell refuses the command; but not if the shell itself sets it.
     pub(super) fn for_shell(&self) -> String {
         let (option, variable) = self.parts();
         match (&*quoted(option), variable) {
-            (option, Some(name)) if is_shell_name(name) => {
+            (option, Some(name)) if is_taken_from_shell(name) => {
                 format!("{option} \"{name}=${{{name}:?}}\"")
             }
             (option, Some(name)) => format!("{option} {}", quoted(&format!("{name}=VALUE"))),
@@ -76,11 +88,23 @@ impl LeftOutOption {
 
     /// The step without which the command line of [`for_shell`](Self::for_shell) does not work.
     pub(super) fn need(&self) -> String {
+        self.need_where(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
+    }
+
+    /// The same where the environment has a variable if `is_set` says so.
+    fn need_where(&self, is_set: impl Fn(&str) -> bool) -> String {
         match self.parts() {
-            (_, Some(name)) if is_shell_name(name) => {
-                format!("set {name} in the shell first: its value is not stored")
+            (_, Some(name)) if !is_taken_from_shell(name) => {
+                let place = format!("with the value of {name} in place of VALUE");
+                match is_shell_name(name) {
+                    true => format!("{place}: the one in the shell is the shell's own"),
+                    false => place,
+                }
             }
-            (_, Some(name)) => format!("with the value of {name} in place of VALUE"),
+            (_, Some(name)) if is_set(name) => {
+                format!("check {name} in the shell first: the run's value is not stored")
+            }
+            (_, Some(name)) => format!("set {name} in the shell first: its value is not stored"),
             (option, None) if SERVER_OPTIONS.contains(&option) => NEEDS_SERVER.to_owned(),
             (_, None) => "with the variable and its value in place of NAME=VALUE".to_owned(),
         }
@@ -113,9 +137,45 @@ fn is_shell_name(name: &str) -> bool {
     !name.starts_with(|c: char| c.is_ascii_digit()) && !name.is_empty() && name.chars().all(is_word)
 }
 
+/// Whether a shell gives the value of a variable: it can have the name, and does not set it itself.
+fn is_taken_from_shell(name: &str) -> bool {
+    let is_own = VARIABLES_OF_SHELL.contains(&name)
+        || PREFIXES_OF_SHELL.iter().any(|prefix| name.starts_with(prefix));
+    is_shell_name(name) && !is_own
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn variable_of_the_shell_itself_is_replaced_by_the_user() {
+        for name in ["PATH", "HOME", "PWD", "USER", "SHELL", "IFS", "LC_ALL", "BASH_ENV", "_"] {
+            let option = LeftOutOption::of("--ae", &format!("{name}=x")).expect("a value");
+            assert_eq!(option.for_shell(), format!("--agent-env {name}=VALUE"));
+            let need = format!(
+                "with the value of {name} in place of VALUE: the one in the shell is the shell's own"
+            );
+            assert_eq!(option.need(), need);
+        }
+        for name in ["PATHS", "MY_PATH", "path"] {
+            let option = LeftOutOption::of("--ae", &format!("{name}=x")).expect("a value");
+            assert_eq!(option.for_shell(), format!("--agent-env \"{name}=${{{name}:?}}\""));
+        }
+    }
+
+    #[test]
+    fn variable_that_the_environment_has_is_to_be_checked() {
+        let option = LeftOutOption::of("--ve", "KEY=x").expect("a value");
+        assert_eq!(
+            option.need_where(|name| name == "KEY"),
+            "check KEY in the shell first: the run's value is not stored"
+        );
+        assert_eq!(
+            option.need_where(|_| false),
+            "set KEY in the shell first: its value is not stored"
+        );
+    }
 
     #[test]
     fn left_out_variable_takes_value_of_the_shell() {

@@ -236,7 +236,7 @@ mod tests {
             let log = || tracing::debug!(target: "rollout_base::backoff", "waited");
             !logged(&targets::with_moved(filter), log).is_empty()
         };
-        for filter in ["rollout_worker=debug", "rollout_worker::backoff=trace", "rollout_base"] {
+        for filter in ["rollout_worker=debug", "rollout_base::backoff=trace", "rollout_base"] {
             assert!(is_logged(filter), "{filter}");
         }
         for filter in ["rollout_worker::service=debug", "rollout_worker=debug,rollout_base=info"] {

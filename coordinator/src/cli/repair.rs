@@ -12,7 +12,7 @@ use rollout_worker::store::BlobStore;
 use super::error::CliError;
 use super::hint_command;
 use super::output::{Printer, quoted};
-use super::store_url;
+use super::{run_place, store_url};
 use crate::results::escape;
 use crate::workloads::repair::{self, RepairError, RepairReport, RepairRequest};
 use crate::workloads::search::repository::RepositoryError;
@@ -167,7 +167,8 @@ impl From<RepairError> for CliError {
             RepairError::Lock(LockError::Held { .. } | LockError::RunHeld { .. }) => {
                 Self::from_cause(ExitCode::LockHeld, what, &error).hint("wait until its owner ends")
             }
-            RepairError::NoRun { .. } => Self::usage(error.to_string()),
+            RepairError::NoRun { root, .. } if !root.exists() => run_place::no_run(&root),
+            RepairError::NoRun { root, missing } => run_place::not_a_run(&root, missing),
             RepairError::Unknown { .. } | RepairError::Journal(_) => {
                 Self::from_cause(ExitCode::RunDamaged, what, &error)
             }

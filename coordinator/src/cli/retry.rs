@@ -31,7 +31,9 @@ pub(super) async fn retry(args: RetryArgs, printer: &Printer) -> Result<ExitCode
     let text = run_dir.to_string_lossy();
     let is_search = RunLayout::is_search(&run_dir);
     if is_search {
-        check_search(&run_dir, &reopen)?;
+        let mut session = with_json(options.clone(), json);
+        add_server(&server, Some(&run_dir), &mut session);
+        check_search(&run_dir, &reopen, &session)?;
     } else if let Some(live) = LiveRun::find(&text, &server, "retry", SEARCH_HINT).await? {
         live.refuse_options("retry", &options).await?;
         if let Some(code) = live::retry(&live, &reopen, json, printer).await? {
@@ -43,7 +45,7 @@ pub(super) async fn retry(args: RetryArgs, printer: &Printer) -> Result<ExitCode
         return Err(CliError::refused("cannot retry: the coordinator of the run does not run")
             .hint("retry in its run directory, or in its catalog: `s3://bucket/prefix#RUN`"));
     }
-    options.extend(json.then(|| "--json".to_owned()).filter(|json| !options.contains(json)));
+    options = with_json(options, json);
     let address = CatalogAddress::parse(&run_dir)?;
     add_server(&server, address.is_none().then_some(&run_dir), &mut options);
     if let Some(address) = address {
@@ -53,20 +55,43 @@ pub(super) async fn retry(args: RetryArgs, printer: &Printer) -> Result<ExitCode
         return Err(resume::not_built(&address));
     }
     let again = Some(reopen.clone());
-    let ran = run_again(&run_dir, again, options, printer).await;
-    ran.map_err(|error| if is_search { error } else { for_retry(error, &run_dir, &reopen) })
+    let ran = run_again(&run_dir, again, options.clone(), printer).await;
+    ran.map_err(|error| match is_search {
+        true => error,
+        false => for_retry(error, &run_dir, &reopen, &options),
+    })
+}
+
+/// The options of a session that prints JSON, if it does.
+fn with_json(mut options: Vec<String>, json: bool) -> Vec<String> {
+    options.extend(json.then(|| "--json".to_owned()).filter(|json| !options.contains(json)));
+    options
+}
+
+/// The options of a session and further ones that it lacks.
+fn with_further<'a>(given: &'a [String], further: &[&'a str]) -> Vec<&'a str> {
+    let given: Vec<&str> = given.iter().map(String::as_str).collect();
+    match further.first().is_some_and(|first| given.contains(first)) {
+        true => given,
+        false => [given.as_slice(), further].concat(),
+    }
 }
 
 /// Refuses a selection that a search does not have: what the infrastructure failed in it is pending,
 /// and the failure of an eval is a result.
-fn check_search(run_dir: &Path, reopen: &ReopenSelection) -> Result<(), CliError> {
+fn check_search(
+    run_dir: &Path,
+    reopen: &ReopenSelection,
+    options: &[String],
+) -> Result<(), CliError> {
     if *reopen == ReopenSelection::Infrastructure {
         return Ok(());
     }
     let run = HintedRun::Directory(run_dir.to_owned());
-    let infra =
-        hint_command::command(&run, &RunAction::Retry(ReopenSelection::Infrastructure), &[]);
-    let all = hint_command::command(&run, &RunAction::Resume, &["--rerun-evals"]);
+    let infra = RunAction::Retry(ReopenSelection::Infrastructure);
+    let infra = hint_command::command(&run, &infra, &with_further(options, &[]));
+    let rerun = with_further(options, &["--rerun-evals"]);
+    let all = hint_command::command(&run, &RunAction::Resume, &rerun);
     let what = format!("cannot retry these evals of the search in `{}`", run_dir.display());
     Err(CliError::usage(what)
         .hint(&format!("run {infra} to retry what the infrastructure failed"))
@@ -107,14 +132,16 @@ pub(super) async fn run_again(
     let invocation = Invocation::read(run_dir)?;
     check(&invocation, run_dir, reopen.as_ref(), &options)?;
     check_options(&invocation.command, &options)?;
+    let session = options.clone();
     match parse(invocation.words(options))? {
         Command::Run(mut again) => {
             (again.reopen, again.again) = (reopen, Some(run_dir.to_owned()));
+            again.session_options = session;
             let printer = printer.with_quiet(again.quiet);
             Box::pin(run::run(*again, &printer)).await
         }
         Command::Tree(TreeCommand::Run(mut again)) => {
-            again.again = Some(run_dir.to_owned());
+            (again.again, again.session_options) = (Some(run_dir.to_owned()), session);
             let printer = printer.with_quiet(again.quiet);
             Box::pin(TreeCommand::Run(again).run(&printer)).await
         }
@@ -134,32 +161,37 @@ fn check(
         None => ("resume", RunAction::Resume),
     };
     let run = HintedRun::Directory(run_dir.to_owned());
-    let command = |options: &[&str]| hint_command::command(&run, &action, options);
+    // All of them: nothing has been done with them.
+    let command = || hint_command::command(&run, &action, &with_further(options, &[]));
     let mut left_out = invocation.left_out.iter();
     if let Some(option) = left_out.find(|option| !invocation::is_given(option, options)) {
         return Err(CliError::usage(format!(
             "cannot {verb}: the run's value of `{}` is not stored; give it again, as in {}",
             option.shown(),
-            command(&[])
+            command()
         )));
     }
     // Paths in the options are relative to it.
     if std::env::current_dir().ok().as_ref() != Some(&invocation.directory) {
         let directory = invocation.directory.display();
         let what = format!("cannot {verb} here: the run was started in {directory}");
-        let (given, _) = invocation::without_secrets(options.to_vec());
-        let given: Vec<&str> = given.iter().map(String::as_str).collect();
-        return Err(CliError::usage(what).hint(&format!("run {}", command(&given))));
+        return Err(CliError::usage(what).hint(&format!("run {}", command())));
     }
     Ok(())
 }
 
 /// An error of the run with hints for the command `rollout retry`, which takes options of the run
 /// after `--` only.
-fn for_retry(mut error: CliError, run_dir: &Path, reopen: &ReopenSelection) -> CliError {
-    let command = |reopen: &ReopenSelection, options: &[&str]| {
+fn for_retry(
+    mut error: CliError,
+    run_dir: &Path,
+    reopen: &ReopenSelection,
+    options: &[String],
+) -> CliError {
+    let command = |further: &[&str]| {
         let run = HintedRun::Directory(run_dir.to_owned());
-        hint_command::command(&run, &RunAction::Retry(reopen.clone()), options)
+        let action = RunAction::Retry(reopen.clone());
+        hint_command::command(&run, &action, &with_further(options, further))
     };
     let names_option = |hint: &String| hint.contains("`--store") || hint.contains("`--nats");
     match error.code {
@@ -167,7 +199,7 @@ fn for_retry(mut error: CliError, run_dir: &Path, reopen: &ReopenSelection) -> C
             error.command_hints.clear();
             error.hints = vec![format!(
                 "wait until its owner ends, or take the run over: add `--force` after `--`, as in {}",
-                command(reopen, &["--force"])
+                command(&["--force"])
             )];
             #[cfg(feature = "nats")]
             let error = error.hint(
@@ -182,7 +214,7 @@ fn for_retry(mut error: CliError, run_dir: &Path, reopen: &ReopenSelection) -> C
         }
         _ if error.hints.iter().any(names_option) => error.hint(&format!(
             "add options of `rollout run` after `--`, as in {}",
-            command(reopen, &["--store", "URL"])
+            command(&["--store", "URL"])
         )),
         _ => error,
     }
@@ -237,6 +269,8 @@ fn unreadable(error: &clap::Error) -> CliError {
 mod tests {
     use super::*;
     use crate::cli::args::RunArgs;
+    use crate::results::view::RunDirectory;
+    use crate::workloads::repair::{self, RepairRequest};
 
     fn run_args(words: &str) -> Box<RunArgs> {
         let words = words.split(' ').map(str::to_owned).collect();
@@ -249,7 +283,58 @@ mod tests {
     /// The hints of `rollout retry jobs/demo --failed` for a refusal of the run.
     fn hints(code: ExitCode, hint: &str) -> Vec<String> {
         let refused = CliError::new(code, "refused").hint(hint);
-        for_retry(refused, Path::new("jobs/demo"), &ReopenSelection::Failed).hints
+        for_retry(refused, Path::new("jobs/demo"), &ReopenSelection::Failed, &[]).hints
+    }
+
+    fn words(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn hint_of_retry_repeats_what_the_user_gave() {
+        let reopen = selection("--failed --agent a");
+        let given = words("-n 4 --accept-changed");
+        let hinted = |code, hint: &str| {
+            let refused = CliError::new(code, "refused").hint(hint);
+            for_retry(refused, Path::new("jobs/demo"), &reopen, &given).hints.join("\n")
+        };
+        let same = "rollout retry jobs/demo --failed --agent a -- -n 4 --accept-changed";
+        let held = hinted(ExitCode::LockHeld, "");
+        assert!(held.contains(&format!("`{same} --force`")), "{held}");
+        let store = hinted(ExitCode::Failure, "give its new place with `--store URL`");
+        assert!(store.contains(&format!("`{same} --store URL`")), "{store}");
+        let search = check_search(Path::new("jobs/tree"), &reopen, &words("--json"));
+        assert_eq!(
+            search.expect_err("no selection of a search").hints,
+            [
+                "run `rollout retry jobs/tree --infra -- --json` to retry what the infrastructure \
+                 failed",
+                "run `rollout resume jobs/tree -- --json --rerun-evals` to run all evals of the \
+                 current depth again"
+            ]
+        );
+    }
+
+    #[test]
+    fn refusal_before_the_session_repeats_its_options() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let (path, given) = (temp.path(), words("--accept-changed -n 4 --ae B=secret"));
+        let refusal = |directory: PathBuf, left_out: &[&str]| {
+            let stored = serde_json::json!({
+                "directory": directory, "arguments": ["job.yaml"], "left_out": left_out
+            });
+            std::fs::write(path.join("invocation.json"), stored.to_string()).expect("written");
+            let invocation = Invocation::read(path).expect("stored");
+            let refused = check(&invocation, path, None, &given).expect_err("refused");
+            [vec![refused.message], refused.hints].concat().join("\n")
+        };
+        let again = format!("rollout resume {} -- --accept-changed -n 4", path.display());
+        let current = std::env::current_dir().expect("a directory");
+        let lacking = refusal(current, &["--agent-env=A"]);
+        assert!(lacking.contains(&again) && lacking.contains("${B:?}"), "{lacking}");
+        let elsewhere = refusal("/".into(), &["--agent-env=B"]);
+        assert!(elsewhere.contains(&again) && elsewhere.contains("${B:?}"), "{elsewhere}");
+        assert!(!elsewhere.contains("secret"), "{elsewhere}");
     }
 
     /// The selection of `rollout retry DIR` with these options.
@@ -368,6 +453,34 @@ mod tests {
             assert!(refused.message.contains("no run at "), "{}", refused.message);
             assert!(refused.hints[0].contains("rollout list "), "{:?}", refused.hints);
         }
+    }
+
+    #[tokio::test]
+    async fn retry_resume_and_repair_of_another_path_say_what_status_says() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let file = temp.path().join("j.yaml");
+        std::fs::write(&file, "jobs_dir: jobs\n").expect("written");
+        for path in [temp.path(), file.as_path()] {
+            let status = RunDirectory::open(path).expect_err("no run");
+            let status = CliError::from(status);
+            let printer = Printer::from_environment(true);
+            let same = |refused: CliError| {
+                assert_eq!(refused.code, ExitCode::Config);
+                assert_eq!((&refused.message, &refused.hints), (&status.message, &status.hints));
+            };
+            for reopen in [None, Some(ReopenSelection::Failed)] {
+                let ran = run_again(path, reopen, Vec::new(), &printer).await;
+                same(ran.expect_err("no run"));
+            }
+            let layout = RunLayout::new(path);
+            let repaired = repair::repair(RepairRequest { layout, store: None, dry_run: true });
+            same(repaired.await.expect_err("no run").into());
+        }
+        let layout = RunLayout::new(temp.path().join("nope"));
+        let repaired = repair::repair(RepairRequest { layout, store: None, dry_run: true }).await;
+        let refused = CliError::from(repaired.expect_err("no run"));
+        assert_eq!(refused.code, ExitCode::Config);
+        assert!(refused.message.contains("no run at "), "{}", refused.message);
     }
 
     #[tokio::test]

@@ -49,6 +49,10 @@ pub(super) async fn run(mut args: RunArgs, printer: &Printer) -> Result<ExitCode
         printer.json(&job_document(&prepared.job))?;
         return Ok(ExitCode::Success);
     }
+    // Also of a dry run, which is to say what the run would.
+    if args.executor.has_api_server() {
+        remote_api::check_job(&prepared.job)?;
+    }
     let screen = printer.screen();
     let level = level(&args, prepared.job.log_level);
     logging::start(level, args.log, screen.clone(), printer.err);
@@ -69,7 +73,8 @@ pub(super) async fn run(mut args: RunArgs, printer: &Printer) -> Result<ExitCode
     if args.dry_run {
         dry_run::show(prepared, args.json, printer).await
     } else {
-        let run = HintedRun::Directory(prepared.job.run_dir());
+        let session = args.again.as_ref().map(|_| args.session_options.as_slice());
+        let run = HintedRun::of_session(prepared.job.run_dir(), session);
         let ended = Box::pin(start(prepared, &args, &run, screen, printer)).await;
         ended.map_err(|error| error.for_run(&run))
     }
@@ -259,6 +264,34 @@ mod tests {
         let agents = [AgentTotal { name: "a".into(), total: 1 }];
         let result = JobResult::new(overview, &agents, &[], &ledger);
         next_step(&result, &HintedRun::Directory("jobs/demo".into()))
+    }
+
+    #[cfg(feature = "docker")]
+    #[tokio::test]
+    async fn dry_run_for_a_server_refuses_what_the_run_is_refused_for() {
+        use clap::Parser as _;
+
+        use crate::cli::args::{Cli, Command};
+
+        let temp = tempfile::tempdir().expect("a directory");
+        let tasks = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/docker/tasks");
+        let job = temp.path().join("job.yaml");
+        let text = format!(
+            "jobs_dir: elsewhere\nagents: [{{name: oracle}}]\ndatasets: [{{path: {tasks}}}]\n"
+        );
+        std::fs::write(&job, text).expect("written");
+        let job = job.to_str().expect("text");
+        for dry in [&["--dry-run"][..], &[]] {
+            let words = ["rollout", "run", job, "--remote-endpoint", "http://127.0.0.1:1"];
+            let words = words.iter().chain(dry);
+            let Command::Run(args) = Cli::try_parse_from(words).expect("valid").command else {
+                panic!("not a run");
+            };
+            let ran = Box::pin(run(*args, &Printer::from_environment(true))).await;
+            let refused = ran.expect_err("the server has its own directory");
+            assert_eq!(refused.code, ExitCode::Usage, "{dry:?}");
+            assert!(refused.message.contains("`jobs_dir`"), "{dry:?}: {}", refused.message);
+        }
     }
 
     #[test]

@@ -232,6 +232,11 @@ pub(super) fn no_run(run_dir: &Path) -> CliError {
     CliError::refused(format!("cannot find the run: no run at {}", run_dir.display())).hint(&hint)
 }
 
+/// The error of a path at which something else is than a run directory.
+pub(super) fn not_a_run(path: &Path, missing: &'static str) -> CliError {
+    RunViewError::NotRunDirectory { path: path.to_owned(), what: missing }.into()
+}
+
 /// The parent and the name of a run directory that a user names; `None` if it is `planned`, where its
 /// options say it is. Otherwise it was moved, or options of an earlier version do not name it.
 pub(super) fn moved(run_dir: &Path, planned: &Path) -> Result<Option<(PathBuf, String)>, CliError> {

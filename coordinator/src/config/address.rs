@@ -41,24 +41,60 @@ fn is_scp_address(url: &str) -> bool {
     })
 }
 
-/// Removes the user and password from an address. The user of SSH is no secret.
+/// Removes the user and password from an address, also from one that programs do not take for an
+/// address. The user of SSH is no secret.
 pub(crate) fn without_secrets(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    match login(url) {
-        Some(login) if scheme == "ssh" => {
-            let user = login.split(':').next().unwrap_or_default();
-            format!("{scheme}://{user}{}", &rest[login.len()..])
-        }
-        Some(login) => format!("{scheme}://{}", &rest[login.len() + 1..]),
-        None => url.to_owned(),
+    let start = authority_start(url);
+    let Some(login) = login(url) else { return url.to_owned() };
+    let (before, rest) = (&url[..start], &url[start + login.len()..]);
+    if start == 0 || before == "ssh://" {
+        return format!("{before}{}{rest}", user_of(login));
     }
+    format!("{before}{}", &rest[1..])
 }
 
-/// The user of an address, and the password after a colon.
+/// The user of an address, and the password after a colon. In doubt it is too long: readers differ on
+/// where `?`, `#` and a backslash end it.
 fn login(url: &str) -> Option<&str> {
-    let (_, rest) = url.split_once("://")?;
+    let start = authority_start(url);
+    let rest = &url[start..];
     let authority = rest.split('/').next().unwrap_or(rest);
-    authority.rsplit_once('@').map(|(login, _)| login)
+    let end = match authority.rfind('@') {
+        Some(at) => at,
+        // The slash is part of the password, where a port would be.
+        None if start > 0 && !has_port(authority) => rest.rfind('@')?,
+        None => return None,
+    };
+    Some(&rest[..end])
+}
+
+/// The place in an address after its scheme, with any number of slashes; 0 without one.
+fn authority_start(url: &str) -> usize {
+    if let Some(at) = url.find("://") {
+        return at + 3;
+    }
+    if let Some(at) = url.to_ascii_lowercase().find("%3a//") {
+        return at + 5;
+    }
+    let Some((scheme, rest)) = url.split_once(':') else { return 0 };
+    let after = rest.trim_start_matches(['/', '\\']);
+    let is_scheme = scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+    if is_scheme && after.len() < rest.len() { url.len() - after.len() } else { 0 }
+}
+
+/// Whether a host is followed by a number, or by nothing.
+fn has_port(authority: &str) -> bool {
+    authority.starts_with('[')
+        || authority
+            .split_once(':')
+            .is_none_or(|(_, port)| port.chars().all(|c| c.is_ascii_digit()))
+}
+
+/// The user of a login, whose colon may be percent-encoded.
+fn user_of(login: &str) -> &str {
+    let encoded = login.to_ascii_lowercase().find("%3a");
+    let end = login.find(':').into_iter().chain(encoded).min();
+    &login[..end.unwrap_or(login.len())]
 }
 
 /// Removes the user and password of an address from the output of a program, which may leave out the
@@ -67,7 +103,7 @@ pub(crate) fn without_secrets_of(url: &str, text: &str) -> String {
     let mut text = text.replace(url, &without_secrets(url));
     let of_http = url.starts_with("http://") || url.starts_with("https://");
     let Some(login) = login(url).filter(|_| of_http) else { return text };
-    let user = login.split(':').next().unwrap_or_default();
+    let user = user_of(login);
     for shown in [login, user].into_iter().filter(|shown| !shown.is_empty()) {
         text = text.replace(&format!("://{shown}@"), "://");
     }
@@ -115,8 +151,34 @@ mod tests {
             ("ssh://git@h/r", "ssh://git@h/r"),
             ("ssh://git:pw@h/r", "ssh://git@h/r"),
             ("git@h:r", "git@h:r"),
+            ("/srv/a@b/r", "/srv/a@b/r"),
+            ("file:///srv/a@b/r", "file:///srv/a@b/r"),
+            ("https://h:1/r@v1", "https://h:1/r@v1"),
+            ("https://[::1]/r@v1", "https://[::1]/r@v1"),
         ] {
             assert_eq!(without_secrets(url), shown);
+        }
+    }
+
+    #[test]
+    fn odd_address_is_shown_without_its_login() {
+        for (url, shown) in [
+            ("http://A#@B/", "http://B/"),
+            ("http://A?x@B/", "http://B/"),
+            ("https://me:p@w@h/r", "https://h/r"),
+            ("https://me:pw\\@h/r", "https://h/r"),
+            ("https://me:p/w@h/r", "https://h/r"),
+            ("https://me:p%40w@h/r", "https://h/r"),
+            ("https://me%3Apw@h/r", "https://h/r"),
+            ("ssh://git%3apw@h/r", "ssh://git@h/r"),
+            ("HTTPS://me:pw@h/r", "HTTPS://h/r"),
+            ("git://me:pw@h/r", "git://h/r"),
+            ("https:/me:pw@h/r", "https:/h/r"),
+            ("https:\\\\me:pw@h\\r", "https:\\\\h\\r"),
+            ("me:pw@h:r", "me@h:r"),
+            ("https%3A//me:pw@h/r", "https%3A//h/r"),
+        ] {
+            assert_eq!(without_secrets(url), shown, "{url}");
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::address::is_remote_repository;
+use super::address::{is_remote_repository, without_secrets};
 use super::keys::{Key, KeyKind};
 
 /// The access of a document to paths of this host. A refused path is not looked at.
@@ -104,7 +104,8 @@ impl HostAccess<'_> {
             Self::Listed(rules) => rules.refusal(source, written),
             Self::Nothing => {
                 let is_refused = source.is_of_host(written);
-                is_refused.then(|| format!("`{written}`, which is on this host, is not allowed"))
+                let shown = without_secrets(written);
+                is_refused.then(|| format!("`{shown}`, which is on this host, is not allowed"))
             }
         }
     }

@@ -494,3 +494,16 @@ fn agents_of_a_directory_are_found_unless_they_are_refused() {
     let (_, faults) = job_of(&text, &options());
     assert!(faults[0].contains("mine.toml: missing field"), "{faults:?}");
 }
+
+#[test]
+fn refused_address_of_a_repository_is_shown_without_its_login() {
+    for repo in ["https://me:word@h/a b", "ext::https://me:word@h/r", "https://me:word@h/a::b@v1"] {
+        let text = format!("agents: [{{name: oracle}}]\ndatasets: [{{repo: '{repo}'}}]\n");
+        let (_, faults) = job_of(&text, &options());
+        assert!(faults[0].contains("datasets[0].repo"), "{faults:?}");
+        assert!(!faults.join("\n").contains("word"), "{faults:?}");
+        let refusing = JobOptions { host: HostAccess::Nothing, ..options() };
+        let (_, faults) = job_of(&text, &refusing);
+        assert!(!faults.join("\n").contains("word"), "{faults:?}");
+    }
+}

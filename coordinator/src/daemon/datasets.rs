@@ -211,7 +211,10 @@ impl Daemon {
         if !is_allowed {
             return None;
         }
-        let is_name = |name: &str| name::check_component(name, TASK_NAME_BYTES).is_ok();
+        // A run on this host takes a hidden directory that is named.
+        let is_name = |name: &str| {
+            name::check_component(name.trim_start_matches('.'), TASK_NAME_BYTES).is_ok()
+        };
         let found = match name {
             None => directory,
             Some(name) => {

@@ -94,8 +94,10 @@ impl DocumentPolicy {
 
     fn registry(&self, url: &str) -> Option<String> {
         let is_listed = self.registries.iter().any(|prefix| is_below_url(url, prefix));
-        (!is_listed)
-            .then(|| format!("registry {url}: the operator does not allow it (`--allow-registry`)"))
+        (!is_listed).then(|| {
+            let url = without_secrets(url);
+            format!("registry {url}: the operator does not allow it (`--allow-registry`)")
+        })
     }
 
     fn path(&self, path: &Path) -> Option<String> {
@@ -136,19 +138,22 @@ impl DocumentPolicy {
         }
         let path = Path::new(url.strip_prefix("file://").unwrap_or(url));
         // Git would read what the configuration of an uploaded repository names.
+        let shown = without_secrets(url);
         if self.operators_path(path).is_some() {
             return Some(format!(
-                "repository {url}: it is on the server, and the operator does not allow it \
+                "repository {shown}: it is on the server, and the operator does not allow it \
                  (`--allow-path`)"
             ));
         }
         // Git reads a file as a bundle, to its end.
-        (!path.is_dir()).then(|| format!("repository {url}: it is on the server, and no directory"))
+        let is_file = !path.is_dir();
+        is_file.then(|| format!("repository {shown}: it is on the server, and no directory"))
     }
 
     pub(super) fn model_server(&self, url: &str) -> Option<String> {
         let is_listed = self.model_servers.iter().any(|prefix| is_below_url(url, prefix));
         (!is_listed).then(|| {
+            let url = without_secrets(url);
             format!("model server {url}: the operator does not allow it (`--allow-model-server`)")
         })
     }
@@ -242,6 +247,7 @@ mod tests {
 
     use super::*;
     use crate::config::{Diagnostics, HostAccess, JobOptions, read_job};
+    use crate::sources::datasets;
 
     fn violations(policy: &DocumentPolicy, text: &str, variables: &[&str]) -> String {
         let directory = tempfile::tempdir().expect("a directory");
@@ -370,8 +376,15 @@ mod tests {
             assert!(of(url).is_some(), "{url}");
             assert_eq!((listed.repository(url), own.repository(url)), (None, None), "{url}");
         }
-        let refused = of("http://user:word@127.0.0.1/r").expect("refused");
-        assert!(!refused.contains("word"), "{refused}");
+        for url in ["http://user:word@127.0.0.1/r", "HTTP://user:word@h/r", "git://user:word@h/r"] {
+            let refused = of(url).expect("refused");
+            assert!(!refused.contains("word"), "{refused}");
+        }
+        let url = "https://user:word@h/r.json";
+        for refused in [policy.registry(url), policy.model_server(url)] {
+            let refused = refused.expect("refused");
+            assert!(!refused.contains("word") && refused.contains("https://h/r.json"), "{refused}");
+        }
         assert!(is_below_url("https://h/a/r.json", "https://h/a"));
         assert!(!is_below_url("https://h.evil/r", "https://h"));
     }
@@ -448,6 +461,37 @@ mod tests {
             assert!(found.contains("does not allow"), "{found}");
             let is_listed = !policy.paths.is_empty();
             assert_eq!(violations(&policy, &document(&own), &[]).is_empty(), is_listed);
+        }
+    }
+
+    #[test]
+    fn registry_of_the_operator_names_no_file_as_a_repository() {
+        let root = tempfile::tempdir().expect("a directory");
+        let root = root.path().canonicalize().expect("a path");
+        let (file, registry) = (root.join("big"), root.join("registry.json"));
+        std::fs::write(&file, "# v2 git bundle\n").expect("written");
+        let text = with(&format!(
+            "datasets: [{{registry: {{path: '{}'}}, name: bench, version: '1.0'}}]",
+            registry.display()
+        ));
+        std::fs::write(root.join("job.yaml"), text).expect("written");
+        let policy = DocumentPolicy { paths: vec![root.clone()], ..DocumentPolicy::default() };
+        for url in
+            ["big".to_owned(), file.display().to_string(), format!("file://{}", file.display())]
+        {
+            let entry = serde_json::json!([{
+                "name": "bench", "version": "1.0", "metrics": [],
+                "tasks": [{ "git_url": url, "path": "a" }],
+            }]);
+            std::fs::write(&registry, entry.to_string()).expect("written");
+            let mut problems = Diagnostics::default();
+            let options =
+                JobOptions { host: HostAccess::Listed(&policy), ..JobOptions::new(&|_| true) };
+            let job = read_job(&root.join("job.yaml"), &options, &mut problems).expect("a job");
+            let planned = datasets::read_planned_formats(&root.join("none"));
+            let loaded = datasets::load(&job, &options, &planned, &mut problems);
+            let refused = problems.finish(loaded).err().expect("a file").lines().join("\n");
+            assert!(refused.contains("no directory"), "{url}: {refused}");
         }
     }
 

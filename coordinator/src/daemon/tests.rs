@@ -10,6 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_protocol::spec::environment::ProviderKind;
+
 use super::{
     AllowedVariables, Daemon, DaemonError, DaemonOptions, DocumentPolicy, HostedKind,
     HostedRunState, ItemQuery, JobSubmission, Principal, Role, RunFailure, RunFault, RunQuery,
@@ -29,6 +31,11 @@ fn explain(fault: RunFault) -> RunFailure {
 
 /// A daemon that starts no run.
 pub(super) fn daemon(directory: &Path, max_queued: usize) -> Arc<Daemon> {
+    daemon_with(directory, max_queued, DocumentPolicy::default())
+}
+
+/// The same with rules for documents.
+fn daemon_with(directory: &Path, max_queued: usize, policy: DocumentPolicy) -> Arc<Daemon> {
     let options = DaemonOptions {
         directory: directory.to_owned(),
         store: None,
@@ -41,7 +48,7 @@ pub(super) fn daemon(directory: &Path, max_queued: usize) -> Arc<Daemon> {
         slots: 1,
         removal_wait: Duration::from_secs(60),
         prepare_timeout: Duration::from_secs(60),
-        policy: DocumentPolicy::default(),
+        policy,
         host: None,
         operator: OperatorOptions::default(),
         #[cfg(feature = "nats")]
@@ -212,6 +219,41 @@ async fn run_accepted_earlier_with_a_file_of_the_host_ends_and_says_so() {
     let failure = record.failure.expect("a failure");
     assert!(failure.message.contains("it names files of the server"), "{failure:?}");
     assert!(failure.details[0].starts_with("prices: "), "{failure:?}");
+}
+
+#[tokio::test]
+async fn search_accepted_earlier_with_a_file_of_the_host_ends_and_says_so() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let listed = tempfile::tempdir().expect("a directory");
+    let root = listed.path().canonicalize().expect("a path");
+    std::fs::create_dir(root.join("repository")).expect("made");
+    std::fs::write(root.join("baseline.csv"), "config_id\n").expect("written");
+    let search = format!(
+        "repository: {0}/repository\nroot_baseline_csv: {0}/baseline.csv\n\
+         environment: {{type: process}}\n\
+         commands: {{ideas: {{run: a}}, implement: {{run: b}}, sweep: {{run: c}}}}\n",
+        root.display()
+    );
+    let policy = DocumentPolicy {
+        paths: vec![root],
+        providers: [ProviderKind::Process].into(),
+        ..DocumentPolicy::default()
+    };
+    let daemon = daemon_with(directory.path(), 9, policy);
+    let submission = JobSubmission { kind: HostedKind::Tree, ..job(None, &search) };
+    let run = accepted(daemon.submit(&user("ada", Role::Submit), submission).await);
+    let document = directory.path().join("runs").join(format!("{}.yaml", run.id()));
+    std::fs::write(document, format!("{search}agents_dir: /proc/self/environ\n")).expect("written");
+    // It has begun, too.
+    std::fs::create_dir_all(run.directory()).expect("made");
+    let (session, stops) = super::driver::session(&run);
+    super::driver::drive(&daemon, &run, session, stops).await;
+    assert_eq!(run.state(), HostedRunState::Failed);
+    let record = run.view().record;
+    assert_eq!(record.end.map(|end| end.outcome), Some(super::HostedOutcome::Failed));
+    let failure = record.failure.expect("a failure");
+    assert!(failure.message.contains("it names files of the server"), "{failure:?}");
+    assert!(failure.details[0].starts_with("agents_dir: "), "{failure:?}");
 }
 
 #[tokio::test]

@@ -521,7 +521,8 @@ async fn compose_services_stay_within_environment_limits() {
     lab.resources.cpus = 2;
     let compose = format!(
         "services:\n  main: {{image: {BASE}}}\n  a: {{image: {BASE}, command: [sleep, infinity], \
-         mem_limit: 128m, pids_limit: -1, cpu_quota: 50000, cpu_period: 100000}}\n  b: {{image: \
+         mem_limit: 128m, pids_limit: -1, cpu_quota: 50000, cpu_period: 100000, logging: \
+         {{driver: syslog, options: {{syslog-address: 'tcp://127.0.0.1:1'}}}}}}\n  b: {{image: \
          {BASE}, command: [sleep, infinity], scale: 2, memswap_limit: -1, deploy: {{resources: \
          {{limits: {{pids: 100000}}}}}}}}\n"
     );
@@ -536,6 +537,9 @@ async fn compose_services_stay_within_environment_limits() {
         let found = lab.docker.inspect_container(name, None).await.expect("there");
         let host = found.host_config.expect("it has one");
         assert_eq!(host.memory, host.memory_swap, "{name}");
+        // Another driver would send its output to an address of the task's choice.
+        let driver = host.log_config.and_then(|log| log.typ);
+        assert_eq!(driver.as_deref(), Some("json-file"), "{name}");
         let memory = host.memory.unwrap_or_default() >> 20;
         limits.push((memory, host.nano_cpus, host.pids_limit));
     }

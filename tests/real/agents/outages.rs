@@ -23,10 +23,14 @@ const RATE: f64 = 10.0;
 /// Answers that ask to wait.
 const REFUSALS: usize = 12;
 
+/// Time limit of the agent, in seconds. A call that met the refusals may have been held for 5 s and then
+/// put off by another 5, which count.
+const AGENT_LIMIT: u64 = 15;
+
 /// Length of the outage: longer than the time limit of the agent.
 fn outage() -> Duration {
     let wanted = std::env::var("ROLLOUT_TEST_OUTAGE_SEC").ok();
-    let seconds = wanted.map_or(12, |text| text.parse().expect("a number of seconds"));
+    let seconds = wanted.map_or(AGENT_LIMIT + 3, |text| text.parse().expect("a number of seconds"));
     Duration::from_secs(seconds)
 }
 
@@ -43,7 +47,7 @@ fn refusals_and_an_outage_of_model_server_fail_no_trial_in_sandbox() {
     let job = format!(
         "environment: {{type: process, provider_config: {{ignore_dockerfile: true}}}}\n\
          n_attempts: {ATTEMPTS}\nn_concurrent_trials: 6\n\
-         agents: [{{name: shell, model: lab/scripted, override_timeout_sec: 10}}]\n\
+         agents: [{{name: shell, model: lab/scripted, override_timeout_sec: {AGENT_LIMIT}}}]\n\
          gateway: {{upstreams: [{{name: lab, url: '{origin}/v1', key_env: MODEL_KEY, \
          requests_per_minute: {per_minute}, hold_sec: 5, max_retries: 20}}]}}\n"
     );

@@ -128,9 +128,9 @@ impl Upgrade {
             "{} executions for {TRIALS} trials; drained and repeated: {superseded:?}",
             self.counter.observed().len()
         ));
-        // One that waits for the answer to its claim when its worker is drained never begins, and is
-        // found missing.
-        let known = ["lost: Stopped", "lost: Unreachable"];
+        // One that waits for the answer to its claim when its worker is drained never begins. It is found
+        // missing, or is still open when another worker has done its item.
+        let known = ["lost: Stopped", "lost: Unreachable", "open"];
         assert!(superseded.keys().all(|how| known.contains(&how.as_str())), "{superseded:?}");
         // An execution may be drained before its agent starts.
         assert!(self.counter.repeated() <= drained, "{:?}", self.counter.executions());

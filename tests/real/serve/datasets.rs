@@ -143,3 +143,48 @@ fn upload_during_which_the_server_is_killed_leaves_nothing_and_is_sent_again() {
     assert!(of_owner.iter().all(|(status, _)| [201, 204].contains(status)), "{of_owner:#?}");
     daemon.stop();
 }
+
+#[test]
+fn files_of_a_search_in_an_upload_look_absent_to_others() {
+    let (project, daemon) = with_users();
+    let [ada, bob] = ["ada-token", "bob-token"].map(|token| daemon.client.with_token(token));
+    project.write_file("upload/x/base.csv", "config_id\n");
+    let dataset = uploaded(&ada, &project, &project.path().join("upload"));
+    let (baseline, ideas) = ("root_baseline_csv", "context_ideas_dirs");
+    let file = json!(format!("{dataset}/x/base.csv"));
+    let directories = json!([format!("{dataset}/x")]);
+    let answer = |client: &HttpClient, key: &str, value: &Value| {
+        let command = json!({ "run": "true" });
+        let mut search = json!({
+            "repository": project.path().join("tasks"),
+            "root_baseline_csv": file,
+            "environment": { "type": "process" },
+            "commands": { "ideas": command, "implement": command, "sweep": command },
+        });
+        search[key] = value.clone();
+        let answer = client.post("/v1/runs", &[], &json!({ "kind": "tree", "document": search }));
+        let mut body = answer.json();
+        body.as_object_mut().expect("members").remove("request_id");
+        (answer.status, body)
+    };
+    for (key, value) in [(baseline, &file), (ideas, &directories)] {
+        let (status, body) = answer(&ada, key, value);
+        assert_eq!(status, 201, "{key}: {body:#}");
+    }
+    let absent = json!(format!("{DATASET}{}/x/base.csv", "0".repeat(64)));
+    let missing = answer(&ada, baseline, &absent);
+    assert_eq!(missing.0, 422, "{:#}", missing.1);
+    assert_eq!(missing.1["type"], "urn:rollout:problem:missing-dataset");
+    for (client, key, value) in [
+        (&bob, baseline, file.clone()),
+        (&bob, ideas, directories.clone()),
+        (&ada, baseline, json!(format!("{dataset}/../x/base.csv"))),
+        (&ada, baseline, json!(format!("{dataset}/x/../x/base.csv"))),
+        (&ada, baseline, json!(format!("{dataset}/x/none.csv"))),
+        (&ada, baseline, json!(format!("{dataset}/x"))),
+        (&ada, ideas, json!([format!("{dataset}/x/base.csv")])),
+    ] {
+        assert_eq!(answer(client, key, &value), missing, "{key}: {value}");
+    }
+    daemon.stop();
+}

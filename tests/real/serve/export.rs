@@ -2,7 +2,9 @@
 
 use std::fs;
 
+use rollout_protocol::digest::Digest;
 use rollout_protocol::exit::ExitCode;
+use rollout_protocol::limits::ARCHIVE_DEPTH;
 use rollout_tests::project::Project;
 use serde_json::{Value, json};
 
@@ -79,4 +81,37 @@ fn export_of_a_run_on_a_server_equals_that_of_its_directory() {
     assert_eq!(unknown.json()["type"], json!("urn:rollout:problem:bad-request"));
     let left = fs::read_dir(project.path().join("state/datasets")).expect("a directory").count();
     assert_eq!(left, 0, "the server keeps no copy");
+}
+
+#[test]
+fn path_too_deep_for_an_archive_is_counted_and_a_lost_blob_is_told_without_its_place() {
+    let project = project().tasks(["slow/second"], &[]);
+    let daemon = DaemonProcess::start(&project, &[]);
+    // The deepest path that the archive of the logs takes. Harbor's layout has one more level.
+    let deep = format!("/logs/agent/{}", "d/".repeat(ARCHIVE_DEPTH - 3));
+    let execute = format!("mkdir -p {deep}; echo kept | tee {deep}file >/logs/agent/note.txt");
+    let mut request = submission(&project, 1);
+    request["document"]["agents"] = json!([{ "name": "deep", "execute": execute }]);
+    let id = submitted(&daemon.client, &request);
+    daemon.wait_for(&id, &["completed"]);
+    let path = format!("/v1/runs/{id}/export?format=harbor");
+    for _again in 0..2 {
+        let answer = daemon.client.get(&path).expect(200);
+        assert_eq!(answer.header("x-rollout-paths-left-out"), Some("1"), "{:?}", answer.headers);
+        assert!(String::from_utf8_lossy(&answer.body).contains("agent/note.txt"), "{path}");
+    }
+
+    let item = format!("/v1/runs/{id}/items/deep");
+    let listed = daemon.client.get(&format!("{item}/artifacts")).expect(200).json();
+    let name = listed["artifacts"][0]["path"].as_str().expect("an artifact");
+    let artifact = format!("{item}/artifact?path={name}");
+    let digest = Digest::sha256(&daemon.client.get(&artifact).expect(200).body).hex();
+    let blobs = project.path().join("state/jobs/.rollout/blobs/blobs");
+    fs::remove_file(blobs.join(&digest[..2]).join(&digest[2..])).expect("removed");
+    let failed = daemon.client.get(&artifact).expect(500);
+    assert_eq!(failed.json()["type"], "urn:rollout:problem:internal");
+    for text in [failed.text(), daemon.client.get(&path).text()] {
+        assert!(!text.contains(&project.path().display().to_string()), "{text}");
+    }
+    daemon.stop();
 }

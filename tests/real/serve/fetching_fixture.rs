@@ -156,22 +156,25 @@ pub(super) fn with_files(files: &[(&str, &str)]) -> (Project, PathBuf) {
     for (name, text) in files {
         std::fs::write(repository.join(name), text).expect("written");
     }
-    let git = |words: &[&str]| {
-        let mut git = Command::new("git");
-        git.args(["-c", "user.name=user", "-c", "user.email=user@localhost"]).args(words);
-        git.current_dir(&repository).env("HOME", project.path()).env("GIT_CONFIG_NOSYSTEM", "1");
-        assert!(git.status().expect("git runs").success(), "git {words:?}");
-    };
-    for words in [
-        &["init", "-q", "-b", "main"][..],
-        &["add", "-A"],
-        &["commit", "-q", "-m", "tasks"],
-        &["config", "uploadpack.allowFilter", "true"],
-    ] {
-        git(words);
-    }
+    git(&project, &["init", "-q", "-b", "main"]);
+    commit(&project);
+    git(&project, &["config", "uploadpack.allowFilter", "true"]);
     let git = repository.join(".git");
     (project, git)
+}
+
+/// Commits everything in the repository of a project.
+pub(super) fn commit(project: &Project) {
+    git(project, &["add", "-A"]);
+    git(project, &["commit", "-q", "-m", "tasks"]);
+}
+
+fn git(project: &Project, words: &[&str]) {
+    let mut git = Command::new("git");
+    git.args(["-c", "user.name=user", "-c", "user.email=user@localhost"]).args(words);
+    git.current_dir(project.path().join("repository"));
+    git.env("HOME", project.path()).env("GIT_CONFIG_NOSYSTEM", "1");
+    assert!(git.status().expect("git runs").success(), "git {words:?}");
 }
 
 /// A server of a repository at `/tasks.git`, for those who send these credentials, or none.

@@ -54,6 +54,13 @@ fn image_or_build_of_the_inner_network_is_refused_before_an_engine_is_asked() {
     for (text, word) in [
         (format!("services: {{main: {{!!binary aW1hZ2U=: '{inner}/x'}}}}\n"), "!!binary"),
         ("services: {main: {build: {context: ., args: [BASE]}}}\n".to_owned(), "argument"),
+        (format!("services: {{main: {{build: 'http://{inner}/x.git'}}}}\n"), "a build of a place"),
+        (format!("services: {{main: {{build: 'git@{inner}:x'}}}}\n"), "a build of a place"),
+        (
+            "services: {main: {build: {context: 'https://example.com/x.git#main:sub'}}}\n"
+                .to_owned(),
+            "a build of a place",
+        ),
     ] {
         fs::write(&compose, &text).expect("written");
         let failed = failure(&document);

@@ -172,7 +172,7 @@ fn upload_takes_no_commit_of_another_repository() {
 }
 
 /// Whether a file below a directory has a word.
-fn mentions(directory: &Path, word: &str) -> bool {
+pub(super) fn mentions(directory: &Path, word: &str) -> bool {
     fs::read_dir(directory).expect("listed").any(|entry| {
         let path = entry.expect("an entry").path();
         if path.is_dir() && !path.is_symlink() {

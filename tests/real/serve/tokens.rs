@@ -3,9 +3,11 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use rollout_protocol::digest::Digest;
+use rollout_protocol::exit::ExitCode;
 use rollout_tests::http::HttpClient;
 use rollout_tests::project::Project;
 use rollout_tests::wait;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 
 use crate::serve::{DaemonProcess, client_variables, project, submission, submitted};
@@ -183,4 +185,20 @@ fn document_uses_nothing_that_the_operator_does_not_list() {
     }
     let files = std::fs::read_dir(project.path().join("state/runs")).expect("a directory");
     assert_eq!(files.count(), 0);
+}
+
+#[test]
+fn tokens_in_a_device_a_pipe_or_a_directory_are_refused_before_they_are_read() {
+    let project = project();
+    let pipe = project.path().join("pipe");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+    for (file, said) in [
+        ("/dev/zero", "cannot use the tokens in /dev/zero: it is no regular file"),
+        ("pipe", "cannot use the tokens in pipe: it is no regular file"),
+        ("home", "cannot read the tokens in home"),
+    ] {
+        let words = ["serve", "--dir", "state", "--listen", "127.0.0.1:0", "--tokens", file];
+        let refused = project.rollout(&words).wait(wait::LONG_DEADLINE);
+        let _said = refused.expect_code(ExitCode::Config).expect_stderr(said);
+    }
 }

@@ -6,12 +6,12 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
+use rollout_base::open_files;
 use rollout_protocol::digest::Digest;
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::{ArchiveError, ArchiveLimits, ArchiveReport, extract};
 use crate::store::{BlobStore, StoreError};
-use rollout_base::open_files;
 
 /// Why an archive in a blob store cannot be extracted.
 #[derive(Debug, thiserror::Error)]

@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read as _, Write};
 use std::path::{Path, PathBuf};
 
+use rollout_base::supervise;
 use rollout_protocol::digest::{Digest, DigestHasher};
 
 use super::ArchiveError;
-use rollout_base::supervise;
 
 /// Size of the end mark of every archive that Rollout makes.
 const END_BYTES: u64 = 1024;

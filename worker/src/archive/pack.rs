@@ -6,12 +6,12 @@ use std::io::{BufWriter, Read as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
+use rollout_base::confined::ConfinedDir;
 use rustix::fs::{FileType, Mode};
 
 use super::path::{ArchivePath, InvalidArchivePath, link_stays_inside};
 use super::write::ArchiveWriter;
 use super::{ArchiveError, ArchiveLimits, ArchiveTruncation, PackedArchive};
-use rollout_base::confined::ConfinedDir;
 
 /// Bytes copied at once.
 const BUFFER_BYTES: usize = 256 * 1024;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rollout_base::secrets::{RedactionStyle, Redactor};
 use tokio::io::AsyncRead;
 
 use super::path::{ArchivePath, InvalidArchivePath, link_stays_inside};
@@ -16,7 +17,6 @@ use super::{
     ArchiveError, ArchiveLimits, ArchiveMember, ArchiveReport, ArchiveTruncation, ExcludePatterns,
     MemberKind, PackedArchive, blocking_reader,
 };
-use rollout_base::secrets::{RedactionStyle, Redactor};
 
 /// Bytes copied at once.
 const BUFFER_BYTES: usize = 64 * 1024;

@@ -22,10 +22,11 @@ use tokio::time::Instant;
 pub use self::space::DiskSpace;
 use self::space_meter::{MeasurementFault, SpaceMeter};
 pub use self::write_watch::WriteFault;
-use self::write_watch::WriteWatch;
-use crate::environment::Provider;
 use rollout_base::common_times::next_time;
 use rollout_base::shown_path::shown;
+
+use self::write_watch::WriteWatch;
+use crate::environment::Provider;
 
 /// Time between two measurements while executions run: a disk that is full for less time may go
 /// unnoticed. A measurement that is not older needs no repetition before more work is taken.

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rollout_base::supervise::TaskPanic;
 use tokio::sync::Mutex;
 
 use super::disk_work::DiskWork;
 use super::space::DiskSpace;
-use rollout_base::supervise::TaskPanic;
 
 /// Why disks were not measured.
 #[derive(Debug)]

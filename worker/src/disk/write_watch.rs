@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
-
-use super::disk_work::{ANSWER_LIMIT, DiskWork};
 use rollout_base::backoff::without_place;
 use rollout_base::shortage::Shortage;
 use rollout_base::shown_path::shown;
 use rollout_base::write_check::check_writes;
+use tokio::time::{Instant, timeout};
+
+use super::disk_work::{ANSWER_LIMIT, DiskWork};
 
 /// Longest wait at the end for a check that runs.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
@@ -179,10 +179,10 @@ const fn is_continued(former: &WriteFault, found: &WriteFault) -> bool {
 mod tests {
     use std::sync::mpsc;
 
+    use rollout_base::supervise;
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::*;
-    use rollout_base::supervise;
 
     #[tokio::test]
     async fn removed_directory_is_a_fault_until_it_is_back() {

@@ -45,8 +45,9 @@ use self::lookups::NameLookups;
 #[cfg(all(feature = "gateway", target_os = "linux"))]
 use self::names::NameAddresses;
 pub use self::refused::{RefusedHost, RefusedHosts, RefusedSummary};
-use self::upstream::UpstreamProxies;
 use rollout_base::supervise::Task;
+
+use self::upstream::UpstreamProxies;
 
 /// Hosts that scripts reach without the proxy: the loopback interface of the environment, where the
 /// model gateway and services of the task listen.
@@ -149,6 +150,12 @@ impl EgressProxy {
             is_over.then(|| "its listener has ended".to_owned())
         };
         self.context.fault.get().cloned().or_else(ended)
+    }
+
+    /// Lets it fail as by a bug.
+    #[cfg(test)]
+    pub(crate) fn fail(&self, why: &str) {
+        self.context.fault.set(why.to_owned()).expect("the first fault");
     }
 
     /// Its address, with the latest listener.

@@ -17,12 +17,12 @@ use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rollout_base::supervise::{self, Task};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::ProxyContext;
 use super::connect::{ConnectError, connect};
 use super::forward::{ForwardedBody, forward};
-use rollout_base::supervise::{self, Task};
 
 /// Connections of one listener; more wait in the kernel.
 const MAX_CONNECTIONS: usize = 256;

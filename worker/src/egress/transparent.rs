@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::spec::task::normal_name;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
@@ -16,7 +17,6 @@ use super::connect::{ConnectError, connect};
 use super::dns::{Question, Reply, TYPE_A};
 use super::hosts::HostRefusal;
 use super::{LedSockets, ProxyContext, server};
-use rollout_base::supervise::{self, Task};
 
 /// Port of connections that are encrypted, as far as proxies of this host are concerned.
 const HTTPS_PORT: u16 = 443;

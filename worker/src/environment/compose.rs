@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
+use rollout_base::supervise;
 use rollout_protocol::spec::resources::Resources;
 use serde_json::Value;
 use serde_saphyr::{DuplicateKeyPolicy, Error};
 
 use super::ImageSource;
-use rollout_base::supervise;
 
 /// The service that is the environment.
 pub(super) const MAIN: &str = "main";

@@ -7,11 +7,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lru::LruCache;
+use rollout_base::supervise::{self, BlockingDrop};
 use rollout_protocol::id::RunId;
 use tempfile::{NamedTempFile, TempPath};
 
 use super::{Failure, FailureKind};
-use rollout_base::supervise::{self, BlockingDrop};
 
 /// Builds of one image in a run when the failures may be temporary: as many as the retry policy
 /// gives a single trial by default. More are useless, even for many trials.

@@ -90,3 +90,25 @@ impl Failure {
         rollout_base::backoff::with_causes(self.message.clone(), source)
     }
 }
+
+/// A text and what the program that it is about said, or the text alone if that is nothing.
+pub(crate) fn with_words(text: String, said: &str) -> String {
+    match said.trim() {
+        "" => text,
+        said => format!("{text}: {said}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_about_silent_program_ends_without_a_colon() {
+        let text = |said| with_words("it ended with code 1".to_owned(), said);
+        assert_eq!(text("no such file\n"), "it ended with code 1: no such file");
+        for silent in ["", " ", "\n"] {
+            assert_eq!(text(silent), "it ended with code 1", "{silent:?}");
+        }
+    }
+}

@@ -74,6 +74,7 @@ use tokio::io::AsyncRead;
 
 pub use self::ca_bundle::CaBundle;
 pub use self::compose_file::{ComposeFile, compose_fault};
+pub(crate) use self::failure::with_words;
 pub use self::failure::{Failure, FailureKind};
 pub use self::install::InstallRequest;
 pub use self::own_health::{ImageHealthcheck, OwnHealthcheck};

@@ -2,7 +2,7 @@
 //! environment's own loopback interface, its only one.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rollout_protocol::spec::task::NetworkPolicy;
 
@@ -18,6 +18,8 @@ pub(super) struct AllowlistAccess {
     pub(super) is_guarded: bool,
     /// The hosts that were refused.
     pub(super) refused: Arc<RefusedHosts>,
+    /// The first fault of a proxy that is closed.
+    past_fault: Arc<OnceLock<String>>,
     /// Addresses that stand for names in all phases.
     names: EgressNames,
     /// The proxy of the list in force.
@@ -27,7 +29,14 @@ pub(super) struct AllowlistAccess {
 impl AllowlistAccess {
     /// Ends the access, and all connections to hosts.
     pub(super) fn close(&mut self) {
+        self.keep_fault();
         self.proxy = None;
+    }
+
+    /// Counts refused hosts and faults with those of another environment.
+    pub(super) fn share(&mut self, other: &Self) {
+        self.refused = Arc::clone(&other.refused);
+        self.past_fault = Arc::clone(&other.past_fault);
     }
 
     /// Opens the access if `policy` is an allowlist. If it is open, it is made reachable again: the
@@ -65,9 +74,30 @@ impl AllowlistAccess {
         }
     }
 
-    /// Why this process did not serve the hosts, for a cause of its own, if it did not.
+    /// Why this process did not serve the hosts of the list in force, for a cause of its own, if it did not.
     pub(super) fn fault(&self) -> Option<String> {
         self.proxy.as_ref().and_then(EgressProxy::fault)
+    }
+
+    /// The same for any list that was in force.
+    pub(super) fn any_fault(&self) -> Option<String> {
+        self.past_fault.get().cloned().or_else(|| self.fault())
+    }
+
+    /// Keeps a fault of the list in force, which may end.
+    pub(super) fn keep_fault(&self) {
+        if let Some(fault) = self.fault() {
+            let _first = self.past_fault.set(fault);
+        }
+    }
+
+    /// Lets the proxy in force fail, or a past one if there is none.
+    #[cfg(test)]
+    pub(super) fn fail(&self, why: &str) {
+        match &self.proxy {
+            Some(proxy) => proxy.fail(why),
+            None => self.past_fault.set(why.to_owned()).expect("the first fault"),
+        }
     }
 
     /// Variables of scripts.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use rollout_base::backoff::error_chain;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 
 use crate::environment::{BaseDigests, Failure, FailureKind};
 use crate::store::{BlobStore, StoreError};
-use rollout_base::backoff::error_chain;
 
 /// The digests of one run.
 #[derive(Debug)]

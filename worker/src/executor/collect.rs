@@ -2,6 +2,10 @@
 
 use std::path::PathBuf;
 
+use rollout_base::fs_make::make_scratch_directory;
+use rollout_base::secrets::Redactor;
+use rollout_base::shortage::Shortage;
+use rollout_base::shown_path::shown;
 use rollout_protocol::digest::Digest;
 
 use super::context::{COPY_LIMIT, with_timeout};
@@ -10,10 +14,6 @@ use crate::archive::{
     SecretMembers,
 };
 use crate::environment::{ByteStream, Environment, Failure, FailureKind};
-use rollout_base::fs_make::make_scratch_directory;
-use rollout_base::secrets::Redactor;
-use rollout_base::shortage::Shortage;
-use rollout_base::shown_path::shown;
 
 /// A clean archive of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]

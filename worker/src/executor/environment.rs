@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use rollout_base::supervise::{self, Task, TaskPanic};
 use rollout_protocol::record::EnvironmentRecord;
 use rollout_protocol::spec::environment::EnvironmentRates;
 use rollout_protocol::spec::resources::Resources;
@@ -19,7 +20,6 @@ use super::sidecars::{Sidecar, Sidecars};
 use super::teardown;
 use crate::egress::RefusedHosts;
 use crate::environment::{CreateRequest, Environment, Failure, FailureKind, Provider};
-use rollout_base::supervise::{self, Task, TaskPanic};
 
 /// Extra time to wait for a late environment, to remove it.
 const LATE_LIMIT: Duration = Duration::from_secs(60);
@@ -251,14 +251,26 @@ impl ManagedEnvironment {
         self.allowlist.fault()
     }
 
+    /// The same for any allowlist of the execution so far, also one that is no longer in force.
+    pub(crate) fn any_access_fault(&self) -> Option<String> {
+        self.allowlist.any_fault()
+    }
+
+    /// Lets the proxy of its allowed hosts fail.
+    #[cfg(test)]
+    pub(crate) fn fail_access(&self, why: &str) {
+        self.allowlist.fail(why);
+    }
+
     /// The hosts that were refused in it.
     pub(crate) const fn refused_hosts(&self) -> &Arc<RefusedHosts> {
         &self.allowlist.refused
     }
 
-    /// Counts the hosts that are refused in it with those of another environment.
-    pub(crate) fn share_refused_hosts(&mut self, refused: Arc<RefusedHosts>) {
-        self.allowlist.refused = refused;
+    /// Counts the hosts that are refused in it, and faults of its access to others, with those of another
+    /// environment.
+    pub(crate) fn share_access(&mut self, other: &Self) {
+        self.allowlist.share(&other.allowlist);
     }
 
     /// The cost of the time in which it held host resources.
@@ -300,6 +312,8 @@ impl ManagedEnvironment {
     /// Keeps or removes the environment, including one that is still being created. It is not kept
     /// while processes may still be alive in it.
     pub(crate) async fn tear_down(&mut self, keep: bool) -> RemovalOutcome {
+        // Other environments of the execution share it.
+        self.allowlist.keep_fault();
         let not_created = self.wait_for_creation(LATE_LIMIT).await.err();
         let (preserved, failure) = match &self.state {
             ManagedEnvironmentState::None => (None, None),
@@ -372,6 +386,30 @@ mod tests {
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).await.expect("an answer");
         line
+    }
+
+    #[tokio::test]
+    async fn fault_of_access_is_known_after_its_policy_and_its_environment() {
+        for is_removed in [false, true] {
+            let first = ManagedEnvironment::default();
+            let mut environment = ManagedEnvironment::default();
+            environment.share_access(&first);
+            let request = request(vec!["a.example".to_owned()]);
+            environment.create(Arc::new(FakeProvider::default()), request).await.expect("created");
+            assert_eq!(environment.any_access_fault(), None);
+            environment.fail_access("a bug");
+            let known = Some("a bug".to_owned());
+            assert_eq!(environment.access_fault(), known);
+            assert_eq!(environment.any_access_fault(), known);
+            if !is_removed {
+                environment.set_network(&NetworkPolicy::Public).await.expect("set");
+                assert_eq!(environment.access_fault(), None, "no list is in force");
+                assert_eq!(environment.any_access_fault(), known);
+            }
+            let removed = environment.remove().await;
+            assert!(removed.failure.is_none(), "{removed:?}");
+            assert_eq!(first.any_access_fault(), known);
+        }
     }
 
     #[tokio::test]

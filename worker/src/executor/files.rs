@@ -7,6 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lru::LruCache;
+use rollout_base::fs_remove;
+use rollout_base::shown_path::shown;
+use rollout_base::supervise;
+use rollout_base::write_check::check_writes;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
@@ -16,10 +20,6 @@ use super::base_digests::RunBaseDigests;
 use crate::archive::{self, ArchiveError, ArchiveLimits};
 use crate::environment::BaseDigests;
 use crate::store::{BlobStore, StoreError};
-use rollout_base::fs_remove;
-use rollout_base::shown_path::shown;
-use rollout_base::supervise;
-use rollout_base::write_check::check_writes;
 
 /// Number of task parts kept while no trial uses them. More would seldom be used again: trials of
 /// one task follow each other.

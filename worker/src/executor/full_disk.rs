@@ -1,6 +1,7 @@
 //! Full and failed disks of this host. A failure during which one was full or took no writes does not
 //! count against the agent, unless the execution itself filled the disk beyond its own limit.
 
+use rollout_base::shortage::Shortage;
 use rollout_protocol::error::{ErrorCode, TrialError};
 use tokio::time::Instant;
 
@@ -8,7 +9,6 @@ use super::capture::Capture;
 use super::host_fault::FaultedExecution;
 use crate::disk::DiskWatch;
 use crate::environment::Environment;
-use rollout_base::shortage::Shortage;
 
 /// Evidence of a full disk in an execution.
 pub(crate) struct DiskFullEvidence<'a> {
@@ -91,10 +91,10 @@ impl DiskFullEvidence<'_> {
 
 #[cfg(test)]
 mod tests {
+    use rollout_base::secrets::Redactor;
     use rollout_protocol::error::{ErrorClass, ErrorType};
 
     use super::*;
-    use rollout_base::secrets::Redactor;
 
     #[test]
     fn disk_full_is_retryable_unless_storage_limit_exceeded() {

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rollout_base::dependency;
+use rollout_base::secrets::Redactor;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::spec::environment::EnvironmentSpec;
 use rollout_protocol::spec::task::TaskEnvironment;
@@ -15,8 +17,6 @@ use crate::environment::{
     BuildProxies, EnvironmentLabels, Failure, FailureKind, Image, ImageRequest, ImageSource,
     Provider, descriptor,
 };
-use rollout_base::dependency;
-use rollout_base::secrets::Redactor;
 
 /// Extra time for the provider to report its own timeout: it knows more about the cause.
 const GRACE: Duration = Duration::from_secs(10);

@@ -68,10 +68,11 @@ fn last_lines(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rollout_base::secrets::Redactor;
+
     use super::*;
     use crate::environment::{OutputSink as _, OutputStream};
     use crate::executor::ScratchWork;
-    use rollout_base::secrets::Redactor;
 
     /// The message of `curl` about a certificate that it does not trust.
     const CURL: &str = "\

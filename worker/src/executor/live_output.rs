@@ -8,11 +8,11 @@ use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rollout_base::supervise;
 use rollout_protocol::limits;
 use rollout_protocol::wire::output::{OutputCursor, OutputPiece};
 
 use super::context::ScratchWork;
-use rollout_base::supervise;
 
 /// Name of the list of captures, in the order in which they began: a directory each line.
 const LIST: &str = "captures.txt";

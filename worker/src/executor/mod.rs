@@ -12,8 +12,9 @@
 //! * `errors`: the error table;
 //! * `script` and `capture`: one script, its time limit and its output; `last_lines`: the end of its
 //!   standard error, for messages; `output_files`: the output of an execution that has ended;
-//! * `full_disk`: disks of this host that were full during an execution; `removed_environment`:
-//!   environments that were removed from outside; `host_fault`: the error of both;
+//! * `full_disk`: disks of this host that were full during an execution; `environment_fault`:
+//!   environments that were removed from outside, or whose allowed hosts were not served; `host_fault`: the
+//!   error of both;
 //! * `live_output`: output of an execution that runs;
 //! * `collect`: directories of an environment as clean archives;
 //! * `cost`: the cost that a command reports;
@@ -32,6 +33,7 @@ mod context;
 mod control;
 pub mod cost;
 mod environment;
+mod environment_fault;
 pub(crate) mod errors;
 mod event_log;
 mod files;
@@ -44,7 +46,6 @@ mod live_output;
 mod output_files;
 mod parking;
 mod recipe;
-mod removed_environment;
 mod script;
 mod sidecars;
 mod stop;

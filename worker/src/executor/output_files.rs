@@ -4,10 +4,11 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::capture::{Capture, CapturedStream};
-use super::image::BuildLog;
 use rollout_base::secrets::Redactor;
 use rollout_base::supervise;
+
+use super::capture::{Capture, CapturedStream};
+use super::image::BuildLog;
 
 /// Output files of an execution.
 #[derive(Debug, Default)]

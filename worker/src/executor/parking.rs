@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use rollout_base::dependency::Dependency;
 use rollout_protocol::dependency::Dependency as Kind;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use tokio::time::Instant;
@@ -13,7 +14,6 @@ use tokio::time::Instant;
 use super::context::ExecutionContext;
 use super::files::TaskFiles;
 use super::stop::wait_for_stop;
-use rollout_base::dependency::Dependency;
 
 /// Shortest and longest pause between attempts when only an attempt can probe the service.
 const MIN_RETRY_PAUSE: Duration = Duration::from_millis(500);

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rollout_base::secrets::Redactor;
+use rollout_base::supervise::panic_message;
 use rollout_protocol::error::{ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::control::StopLevel;
@@ -12,15 +14,13 @@ use tokio::time::Instant;
 use super::capture::Capture;
 use super::context::{ExecutionContext, ExecutionServices, PhaseSink, ScratchWork};
 use super::environment::{ManagedEnvironment, RemovalOutcome};
+use super::environment_fault::EnvironmentFault;
 use super::errors;
 use super::finished::Finished;
 use super::full_disk::{DiskFullEvidence, FullDisk, is_conclusive};
 use super::host_fault::FaultedExecution;
-use super::removed_environment::RemovedEnvironment;
 use super::timing::Timing;
 use crate::environment::Environment;
-use rollout_base::secrets::Redactor;
-use rollout_base::supervise::panic_message;
 
 /// A kind of work: its own parts of an attempt.
 pub(crate) trait WorkRecipe: Sized + Send {
@@ -178,17 +178,17 @@ impl AttemptState {
         FullDisk::detect(&services.disks, evidence).await
     }
 
-    /// Detects that an environment of the attempt was removed from outside.
-    pub(crate) async fn removed_environment(
+    /// Detects a fault of this host that an environment of the attempt met. Failures of commands ask here, at
+    /// the end, whatever the command was for.
+    pub(crate) async fn environment_fault(
         &self,
         second: Option<&ManagedEnvironment>,
-    ) -> Option<RemovedEnvironment> {
+    ) -> Option<EnvironmentFault> {
         let environments = [Some(&self.environment), second].into_iter().flatten();
-        let running = environments.filter_map(ManagedEnvironment::running).collect();
-        RemovedEnvironment::detect(running).await
+        EnvironmentFault::detect(environments.collect()).await
     }
 
-    /// Makes a fault of this host the first error (a removed environment, a full disk), if the attempt
+    /// Makes a fault of this host the first error (that of an environment, a full disk), if the attempt
     /// met one and has no result for a reason that it may explain. Returns whether it did; `work` and
     /// `without_cause` are parts of the message.
     pub(crate) async fn blame_host(
@@ -201,7 +201,7 @@ impl AttemptState {
         if self.first_error.as_ref().is_some_and(is_conclusive) {
             return false;
         }
-        let removed = self.removed_environment(None).await;
+        let fault = self.environment_fault(None).await;
         let execution = FaultedExecution {
             work,
             cause: self.first_error.as_ref(),
@@ -209,8 +209,8 @@ impl AttemptState {
             without_cause,
             redactor: &self.redactor,
         };
-        let error = match removed {
-            Some(removed) => removed.error(execution),
+        let error = match fault {
+            Some(fault) => fault.error(execution),
             None => {
                 let Some(disk) = self.full_disk(services, captures, None).await else {
                     return false;

@@ -4,10 +4,10 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use rollout_base::supervise::panic_message;
 
 use super::context::with_timeout;
 use crate::environment::{Environment, Failure, FailureKind};
-use rollout_base::supervise::panic_message;
 
 /// Longest time for a stop.
 const STOP_LIMIT: Duration = Duration::from_secs(60);

@@ -92,6 +92,20 @@ impl BudgetMeter {
         Some(Ok(Reservation { meter: Arc::clone(self), estimate, used: Some(ModelUse::default()) }))
     }
 
+    /// Counts what an open call reserved as used, and leaves it reserved; whether the limits cover that.
+    fn renew(&self, estimate: ModelUse) -> bool {
+        // It is one call, however often it is sent.
+        let again = ModelUse { calls: 0, sec: 0.0, ..estimate };
+        let mut state = self.state();
+        let needed = state.used.plus(state.reserved).plus(again);
+        let limits = self.budget.as_ref().map(|budget| &budget.limits);
+        if limits.is_some_and(|limits| limits.exceeded_by(needed).is_some()) {
+            return false;
+        }
+        state.used = state.used.plus(again);
+        true
+    }
+
     fn end(&self, estimate: ModelUse, used: ModelUse) {
         let mut state = self.state();
         state.reserved = state.reserved.minus(estimate);
@@ -130,6 +144,12 @@ impl Reservation {
     /// Sets what the call used; `None` if it was sent and that is not known.
     pub(crate) fn set_used(&mut self, used: Option<ModelUse>) {
         self.used = used;
+    }
+
+    /// Counts what it reserved as used, and reserves the same for another sending; whether the budget covers
+    /// that. Does not wait for open calls, as one of them may wait for this one.
+    pub(crate) fn renew(&mut self) -> bool {
+        self.meter.renew(self.estimate)
     }
 }
 
@@ -194,6 +214,21 @@ mod tests {
         long.set_used(Some(call(90)));
         drop(long);
         assert_eq!(meter.exceeded().as_deref(), Some("120 of 100 tokens"));
+    }
+
+    #[tokio::test]
+    async fn call_that_is_sent_again_reserves_again_only_what_the_rest_covers() {
+        let meter = meter(BudgetLimits { tokens: Some(100), ..BudgetLimits::default() });
+        let mut cut = meter.reserve(call(40)).await.expect("covered");
+        assert!(cut.renew());
+        assert_eq!((meter.used().calls, meter.used().tokens), (0, 40));
+        let beside = meter.reserve(call(10)).await.expect("covered");
+        assert!(!cut.renew(), "130 of 100 tokens");
+        drop(beside);
+        cut.set_used(Some(call(5)));
+        drop(cut);
+        assert_eq!((meter.used().calls, meter.used().tokens), (1, 45));
+        assert_eq!(meter.exceeded(), None);
     }
 
     #[tokio::test(start_paused = true)]

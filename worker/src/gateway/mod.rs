@@ -63,6 +63,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use rollout_base::secrets::Redactor;
+use rollout_base::shown_path::shown;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::GatewaySummary;
 use rollout_protocol::spec::agent::SessionFormat;
@@ -71,8 +73,6 @@ use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 
 use self::run_calls::RunCallTable;
 use crate::environment::ListenerRoute;
-use rollout_base::secrets::Redactor;
-use rollout_base::shown_path::shown;
 
 /// The gateway of a worker.
 #[async_trait]

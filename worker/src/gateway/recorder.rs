@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use data_encoding::BASE64;
+use rollout_base::secrets::Redactor;
+use rollout_base::supervise;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
 use rollout_protocol::record::{
@@ -24,8 +26,6 @@ use super::trajectory::{self, CallItems};
 use super::unanswered::{Conversations, ReplyDigests, RequestEnd, RequestPlace};
 use super::{CallFailure, dialect, messages};
 use crate::gateway::reply::ParsedReply;
-use rollout_base::secrets::Redactor;
-use rollout_base::supervise;
 
 /// Name of the file of trajectories.
 const TRAJECTORIES_FILE: &str = "trajectories.jsonl";
@@ -271,7 +271,8 @@ impl Recorder {
         };
         let written = self.write_end(call, ended, body, reply).await;
         if let Some(place) = place {
-            let is_lost = written.is_err() && request != RequestEnd::AgentGone;
+            let is_awaited = !matches!(request, RequestEnd::AgentGone | RequestEnd::NotSent);
+            let is_lost = written.is_err() && is_awaited;
             let request = if is_lost { RequestEnd::Unanswered } else { request };
             self.state().conversations.end(place, request, replied);
         }

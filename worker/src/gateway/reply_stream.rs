@@ -1,13 +1,13 @@
 //! The way of a reply from its server to the agent: what the agent may have at once, and what waits
 //! until the record is whole.
 
+use rollout_base::secrets::Redactor;
 use rollout_protocol::limits;
 use rollout_protocol::record::ModelEndpoint;
 
 use super::capture::{self, Added};
 use super::reply::{LastMark, ParsedReply, ReplyParser};
 use super::sse::{SseEvent, SseParser};
-use rollout_base::secrets::Redactor;
 
 /// How a reply is passed on.
 #[derive(Debug, Clone)]

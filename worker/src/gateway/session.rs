@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read, Seek};
 
 use globset::{GlobBuilder, GlobMatcher};
+use rollout_base::supervise;
 use rollout_protocol::limits;
 use rollout_protocol::record::SessionCalls;
 use rollout_protocol::spec::agent::SessionFormat;
@@ -15,7 +16,6 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use super::{SessionFiles, bounded_json};
-use rollout_base::supervise;
 
 /// Directory of an agent's files in an archive of `/logs`.
 const AGENT_DIRECTORY: &str = "agent/";

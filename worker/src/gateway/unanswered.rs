@@ -7,7 +7,9 @@
 //!   later request of the conversation takes their place.
 //! * The server is the cause if it cannot be reached, fails, asks to call later, or breaks its reply
 //!   off. A refusal of the request, or an agent that closes its connection, is none.
-//! * A request that its budget does not cover goes to no server, and leaves its conversation as it was.
+//! * A request that no server got leaves its conversation as it was: its budget does not cover it, or it
+//!   still waited when its agent gave up or the limits that other calls of its execution use refused it.
+//!   If a server failed it before that wait, it is unanswered.
 
 use std::collections::HashMap;
 
@@ -34,11 +36,14 @@ pub(crate) enum RequestEnd {
     Rejected,
     /// The budget does not cover it: no server got it.
     OverBudget,
+    /// No server got it for another cause of the agent: it gave up while the request waited, or its other
+    /// calls used the limits of the server.
+    NotSent,
     /// The server refused the key or the model of the job.
     Refused,
     /// It has no answer for a cause of the server, of a pause, or of the gateway itself.
     Unanswered,
-    /// The agent closed the connection, or its other calls used the limits of the server.
+    /// The agent closed the connection while a server worked on it.
     AgentGone,
 }
 
@@ -61,6 +66,22 @@ impl RequestEnd {
             Self::Answered => Self::AgentGone,
             told => told,
         }
+    }
+
+    /// The end of a request that has no answer because of its agent. `is_at_server`: a server works on it;
+    /// `is_failed`: it waits because a server failed it or does not answer. Nothing that an agent does to a
+    /// request is an outage by itself, and nothing of it ends one.
+    pub(crate) const fn of_given_up(is_at_server: bool, is_failed: bool) -> Self {
+        match (is_at_server, is_failed) {
+            (true, _) => Self::AgentGone,
+            (false, true) => Self::Unanswered,
+            (false, false) => Self::NotSent,
+        }
+    }
+
+    /// Whether a server got it.
+    const fn is_sent(self) -> bool {
+        !matches!(self, Self::OverBudget | Self::NotSent)
     }
 }
 
@@ -122,8 +143,8 @@ pub(crate) struct Conversations {
     by_reply: HashMap<Digest, u64>,
     /// Conversations by their pending requests.
     by_request: HashMap<Digest, u64>,
-    /// These requests: the last one that a server got, and later ones that may still be refused by the
-    /// budget. There are no more than open calls, and one.
+    /// These requests: the last one that a server got, and later ones that may still reach none. There are
+    /// no more than open calls, and one.
     pending: HashMap<u64, Vec<PendingRequest>>,
     /// Whether a model answered a request.
     has_answers: bool,
@@ -191,7 +212,7 @@ impl Conversations {
             self.has_answers = true;
             self.add_reply(place, reply);
         }
-        let is_sent = end != RequestEnd::OverBudget;
+        let is_sent = end.is_sent();
         if is_sent {
             self.is_refused = end == RequestEnd::Refused && !self.has_answers;
         }
@@ -204,7 +225,7 @@ impl Conversations {
                 request.is_answered = true;
             }
             RequestEnd::Unanswered => request.is_unanswered = true,
-            RequestEnd::AgentGone | RequestEnd::OverBudget => {}
+            RequestEnd::AgentGone | RequestEnd::OverBudget | RequestEnd::NotSent => {}
         }
         let is_over = request.open == 0 && !request.lacks_answer();
         // One that was sent takes the place of those before it.
@@ -245,7 +266,9 @@ impl Conversations {
 mod tests {
     use serde_json::json;
 
-    use super::RequestEnd::{AgentGone, Answered, OverBudget, Refused, Rejected, Unanswered};
+    use super::RequestEnd::{
+        AgentGone, Answered, NotSent, OverBudget, Refused, Rejected, Unanswered,
+    };
     use super::*;
 
     const CHAT: ModelEndpoint = ModelEndpoint::ChatCompletions;
@@ -329,33 +352,61 @@ mod tests {
     }
 
     #[test]
-    fn request_over_budget_leaves_conversation_as_the_server_left_it() {
+    fn request_that_no_server_got_leaves_conversation_as_the_server_left_it() {
         let repeated = &["task", "one", "go on"][..];
-        for refused in [repeated, &["task", "one", "go on", "", "are you there"], &["another"]] {
-            let mut calls = Script::default();
-            assert_eq!(calls.call(&["task"], Answered, "one"), NONE);
-            assert_eq!(calls.call(refused, OverBudget, ""), NONE, "{refused:?}: the agent's");
-            assert_eq!(calls.call(repeated, Unanswered, ""), UNANSWERED);
-            assert_eq!(calls.call(refused, OverBudget, ""), UNANSWERED, "{refused:?}");
-            assert_eq!(calls.call(refused, OverBudget, ""), UNANSWERED, "{refused:?}");
-            assert_eq!(calls.call(repeated, Answered, "two"), NONE, "{refused:?}");
-            assert_eq!(calls.call(refused, OverBudget, ""), NONE, "{refused:?}: the agent's");
-            assert!(calls.0.pending.is_empty() && calls.0.by_request.is_empty());
+        let later = &["task", "one", "go on", "", "are you there"][..];
+        for end in [OverBudget, NotSent] {
+            for unsent in [repeated, later, &["another"]] {
+                let mut calls = Script::default();
+                let case = format!("{end:?} {unsent:?}");
+                assert_eq!(calls.call(&["task"], Answered, "one"), NONE);
+                assert_eq!(calls.call(unsent, end, ""), NONE, "{case}: the agent's");
+                assert_eq!(calls.call(repeated, Unanswered, ""), UNANSWERED);
+                assert_eq!(calls.call(unsent, end, ""), UNANSWERED, "{case}");
+                assert_eq!(calls.call(unsent, end, ""), UNANSWERED, "{case}");
+                assert_eq!(calls.call(repeated, Answered, "two"), NONE, "{case}");
+                assert_eq!(calls.call(unsent, end, ""), NONE, "{case}: the agent's");
+                assert!(calls.0.pending.is_empty() && calls.0.by_request.is_empty());
+            }
         }
     }
 
     #[test]
-    fn concurrent_requests_over_budget_leave_conversation_as_the_server_left_it() {
-        for (end, expected) in [(Unanswered, UNANSWERED), (Answered, NONE), (AgentGone, NONE)] {
+    fn concurrent_requests_that_no_server_got_leave_conversation_as_the_server_left_it() {
+        for unsent in [OverBudget, NotSent] {
+            for (end, expected) in [(Unanswered, UNANSWERED), (Answered, NONE), (AgentGone, NONE)] {
+                let mut calls = Script::default();
+                assert_eq!(calls.call(&["task"], Unanswered, ""), UNANSWERED);
+                let running = calls.begin(&["task", "", "go on"]);
+                let later = calls.begin(&["task", "", "go on", "", "are you there"]);
+                let latest = calls.begin(&["task", "", "something else"]);
+                calls.end(latest, unsent, "");
+                calls.end(running, end, "reply");
+                calls.end(later, unsent, "");
+                assert_eq!(calls.0.failure(), expected, "{unsent:?} {end:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn request_given_up_by_agent_keeps_outage_before_it_and_is_none_itself() {
+        let first = &["task"][..];
+        for (is_at_server, is_failed, repeated, alone, later) in [
+            // It waits for its budget, for a limit or for its turn.
+            (false, false, UNANSWERED, NONE, UNANSWERED),
+            // It waits for the next attempt, or for a server that is down.
+            (false, true, UNANSWERED, UNANSWERED, UNANSWERED),
+            // The server works on it. A later request takes the place of the one before.
+            (true, false, UNANSWERED, NONE, NONE),
+            (true, true, UNANSWERED, NONE, NONE),
+        ] {
+            let end = RequestEnd::of_given_up(is_at_server, is_failed);
             let mut calls = Script::default();
-            assert_eq!(calls.call(&["task"], Unanswered, ""), UNANSWERED);
-            let running = calls.begin(&["task", "", "go on"]);
-            let later = calls.begin(&["task", "", "go on", "", "are you there"]);
-            let latest = calls.begin(&["task", "", "something else"]);
-            calls.end(latest, OverBudget, "");
-            calls.end(running, end, "reply");
-            calls.end(later, OverBudget, "");
-            assert_eq!(calls.0.failure(), expected, "{end:?}");
+            assert_eq!(calls.call(first, end, ""), alone, "{end:?}: no fault before");
+            let mut calls = Script::default();
+            assert_eq!(calls.call(first, Unanswered, ""), UNANSWERED);
+            assert_eq!(calls.call(first, end, ""), repeated, "{end:?}: repeated");
+            assert_eq!(calls.call(&["task", "", "again"], end, ""), later, "{end:?}: later");
         }
     }
 
@@ -381,6 +432,7 @@ mod tests {
         let mut calls = Script::default();
         assert_eq!(calls.call(&["task"], Refused, ""), Some(CallFailure::Refused));
         assert_eq!(calls.call(&["task"], OverBudget, ""), Some(CallFailure::Refused));
+        assert_eq!(calls.call(&["task"], NotSent, ""), Some(CallFailure::Refused));
         assert_eq!(calls.call(&["task"], Rejected, ""), NONE);
         assert_eq!(calls.call(&["task"], Answered, "one"), NONE);
         assert_eq!(calls.call(&["other"], Refused, ""), NONE);

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use rollout_base::supervise;
 use rollout_protocol::spec::eval::CommitBundle;
 
 use super::{Git, GitCall, GitError, bundle, is_commit};
-use rollout_base::supervise;
 
 /// Attributes of every path in these repositories, whatever the repository itself says: plain
 /// bytes. Nothing is converted, and no filter applies, in either direction.

@@ -5,9 +5,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{BareRepository, GitError, is_commit};
 use rollout_base::shown_path::shown;
 use rollout_base::{durable, supervise};
+
+use super::{BareRepository, GitError, is_commit};
 
 /// A damaged part of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

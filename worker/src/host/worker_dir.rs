@@ -14,12 +14,12 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use rollout_protocol::id::WorkerId;
-
-use super::{LOCK, Owner};
 use rollout_base::backoff::error_chain;
 use rollout_base::shown_path::shown;
 use rollout_base::{durable, fs_remove};
+use rollout_protocol::id::WorkerId;
+
+use super::{LOCK, Owner};
 
 /// Name prefix of directories that are not ready.
 const UNREADY_PREFIX: &str = ".new-";

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
+use rollout_base::backoff::error_chain;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::wire::event_chunk::EventChunk;
 use rollout_protocol::wire::report::ReportBody;
@@ -13,7 +14,6 @@ use super::WorkerShared;
 use super::execution::Execution;
 use super::report::OutgoingReport;
 use crate::executor::{EventLogSink, NewEventChunk};
-use rollout_base::backoff::error_chain;
 
 /// Numbers of the logs and of the announcements of one execution.
 #[derive(Debug, Default)]

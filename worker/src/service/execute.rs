@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
+use rollout_base::supervise::panic_message;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::spec::trial::TrialRef;
 use rollout_protocol::wire::offer::OfferedWork;
@@ -21,7 +22,6 @@ use crate::executor::{ExecutionContext, Finished, ScratchWork};
 use crate::work::eval::EvalContext;
 use crate::work::ideas::IdeasContext;
 use crate::work::trial::TrialContext;
-use rollout_base::supervise::panic_message;
 
 /// Why an execution has no record.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rollout_base::traces::Tracer;
 use rollout_protocol::dependency::Dependency;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::phase::Phase;
@@ -20,7 +21,6 @@ use super::event_log::EventLogNumbers;
 use super::execution_slot::ExecutionSlot;
 use super::execution_trace::ExecutionTrace;
 use crate::executor::{ControlMailbox, PhaseSink};
-use rollout_base::traces::Tracer;
 
 /// The key of a try. A worker holds at most one execution per key.
 pub(super) type TryKey = (RunId, ItemId, TryId);

@@ -198,6 +198,7 @@ impl TraceState {
 
 #[cfg(test)]
 mod tests {
+    use rollout_base::traces::AttributeValue;
     use rollout_protocol::record::{Durations, Timestamps, Verdict};
     use rollout_protocol::wire::delivery::MessageToken;
     use rollout_protocol::wire::position::Incarnation;
@@ -206,7 +207,6 @@ mod tests {
     use super::*;
     use crate::queue::contract::samples;
     use crate::testing::RecordingExporter;
-    use rollout_base::traces::AttributeValue;
 
     const EXEC: ExecId = ExecId::from_bytes([9; 16]);
 

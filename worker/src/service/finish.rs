@@ -4,6 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::shortage::Shortage;
+use rollout_base::warning_limiter::WarningLimiter;
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::limits;
@@ -22,8 +24,6 @@ use super::failure_streak::retryable_error;
 use super::report::OutgoingReport;
 use crate::executor::Finished;
 use crate::spool::{SpoolEntry, publish, publish_unspooled, unreadable_report};
-use rollout_base::shortage::Shortage;
-use rollout_base::warning_limiter::WarningLimiter;
 
 /// How long the spool may fail before an execution is stored without it.
 const SPOOL_LIMIT: Duration = Duration::from_secs(30);

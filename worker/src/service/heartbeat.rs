@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use rollout_base::common_times::next_time;
 use rollout_protocol::limits;
 use rollout_protocol::wire::delivery::MessageToken;
 use rollout_protocol::wire::heartbeat::Heartbeat;
@@ -18,7 +19,6 @@ use super::WorkerShared;
 use super::execution::Execution;
 use super::report::OutgoingReport;
 use crate::queue::traits::ConnectionStatus;
-use rollout_base::common_times::next_time;
 
 /// Interval of checks for something to send while there are executions. Bounds the delay of a change.
 const TICK_INTERVAL: Duration = Duration::from_millis(250);

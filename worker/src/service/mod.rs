@@ -64,6 +64,11 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use self::connection::BrokerConnection;
 use self::failure_streak::FailureStreak;
 pub use self::monitor::{WorkerMonitor, WorkerNotReady};
+use rollout_base::backoff::OutageLog;
+use rollout_base::metrics::WorkerMetrics;
+use rollout_base::supervise::{self, Task};
+use rollout_base::traces::Tracer;
+
 use self::rate_limits::RunRateLimiters;
 use self::registry::ExecutionRegistry;
 use self::report::ReportOutbox;
@@ -79,10 +84,6 @@ use crate::store::BlobStore;
 use crate::work::eval::{self, EvalContext, Repositories};
 use crate::work::ideas::{self, IdeasContext};
 use crate::work::trial::{self, TrialContext};
-use rollout_base::backoff::OutageLog;
-use rollout_base::metrics::WorkerMetrics;
-use rollout_base::supervise::{self, Task};
-use rollout_base::traces::Tracer;
 
 /// Target of the span of an execution, which gives its log messages the fields `run`, `item`, `try`
 /// and `exec`. Text logs leave it out.

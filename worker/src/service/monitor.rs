@@ -7,11 +7,11 @@ use std::sync::{Arc, Weak};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
+use rollout_base::metrics::encode::{gauge, gauges, info};
 use rollout_protocol::dependency::Dependency;
 use rollout_protocol::phase::Phase;
 
 use super::WorkerShared;
-use rollout_base::metrics::encode::{gauge, gauges, info};
 
 /// A view of a worker. It shows nothing once the worker has ended.
 #[derive(Debug, Clone)]

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use rollout_base::common_times::next_time;
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::limits;
 use rollout_protocol::wire::delivery::{Delivery, MessageToken};
 use rollout_protocol::wire::position::Incarnation;
@@ -15,8 +17,6 @@ use tokio::time::Instant;
 use super::finish::FinishStep;
 use super::slots::SlotReservation;
 use super::{WorkerShared, claim, disks, execute, finish};
-use rollout_base::common_times::next_time;
-use rollout_base::supervise::{self, Task};
 
 /// Longest time that one pull waits for work.
 const PULL_WAIT: Duration = Duration::from_secs(2);

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rollout_base::traces::Tracer;
 use rollout_protocol::id::{ExecId, ItemId, RunId};
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::delivery::Delivery;
 use tokio::sync::{Notify, watch};
 
 use super::execution::{Execution, TryKey};
-use rollout_base::traces::Tracer;
 
 #[derive(Debug, Default)]
 pub(super) struct ExecutionRegistry {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lru::LruCache;
+use rollout_base::backoff::{OutageLog, error_chain};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::limits;
@@ -16,7 +17,6 @@ use serde::de::DeserializeOwned;
 use tokio::sync::OnceCell;
 
 use crate::store::{BlobStore, StoreError};
-use rollout_base::backoff::{OutageLog, error_chain};
 
 /// The specs of a trial.
 #[derive(Debug, Clone)]

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::supervise;
 use rollout_protocol::wire::output::{OutputAnswer, OutputCursor, OutputRequest, TrialAnswer};
 use tokio::time::Instant;
 
 use super::WorkerShared;
 use super::execution::Execution;
 use crate::executor::read_output;
-use rollout_base::supervise;
 
 /// Shortest time between two answers about one execution, for all followers together.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(100);

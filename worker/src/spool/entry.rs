@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rollout_base::digest_line;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::phase::Phase;
@@ -13,7 +14,6 @@ use rollout_protocol::wire::heartbeat::ActiveExecution;
 use serde::{Deserialize, Serialize};
 
 use crate::executor::{FileRole, RecordWithFiles as _};
-use rollout_base::digest_line;
 
 /// Name of the file whose presence makes an entry complete.
 pub(super) const ENTRY_FILE: &str = "entry.json";

@@ -32,11 +32,12 @@ pub(crate) use self::publish::{publish, publish_unspooled, unreadable_report};
 pub(crate) use self::recover::unpublishable_error;
 pub use self::recover::{RecoverError, Recovery, RecoverySummary, recover};
 pub use self::scratch::ScratchMark;
-use crate::executor::Finished;
 use rollout_base::fs_make::make_directory;
 use rollout_base::supervise;
 use rollout_base::warning_limiter::WarningLimiter;
 use rollout_base::write_check::check_writes;
+
+use crate::executor::Finished;
 
 /// Name of the directory of spooled executions in a worker directory.
 const SPOOL_DIR: &str = "spool";

@@ -5,6 +5,9 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rollout_base::fs_make::make_directory;
+use rollout_base::shown_path::shown;
+use rollout_base::{digest_line, regular_file};
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::version::RUN_FORMAT;
@@ -12,9 +15,6 @@ use rollout_protocol::version::RUN_FORMAT;
 use super::entry::{self, SpoolEntry, SpoolFile};
 use super::{SCRATCH_DIR, SPOOL_DIR, discard};
 use crate::executor::{Finished, RecordFile};
-use rollout_base::fs_make::make_directory;
-use rollout_base::shown_path::shown;
-use rollout_base::{digest_line, regular_file};
 
 /// One change on the disk. Idempotent.
 #[derive(Debug)]

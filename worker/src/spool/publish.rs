@@ -5,6 +5,11 @@ use std::io;
 use std::path::PathBuf;
 
 use bytes::Bytes;
+use rollout_base::backoff::{OutageLog, error_chain};
+use rollout_base::shortage::Shortage;
+use rollout_base::shown_path::shown;
+use rollout_base::supervise;
+use rollout_base::warning_limiter::WarningLimiter;
 use rollout_protocol::Timestamp;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
@@ -16,11 +21,6 @@ use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 use super::entry::SpoolEntry;
 use crate::executor::Finished;
 use crate::store::{BlobContent, BlobStore, StoreError, put_json};
-use rollout_base::backoff::{OutageLog, error_chain};
-use rollout_base::shortage::Shortage;
-use rollout_base::shown_path::shown;
-use rollout_base::supervise;
-use rollout_base::warning_limiter::WarningLimiter;
 
 /// Results that could not be stored. The fault of one disk or of a store concerns many.
 static UNSTORABLE: WarningLimiter = WarningLimiter::new();

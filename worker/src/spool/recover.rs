@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures_util::{StreamExt as _, stream};
+use rollout_base::backoff::OutageLog;
+use rollout_base::shown_path::shown;
+use rollout_base::supervise;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::id::{ExecId, RunId};
 use rollout_protocol::record::LostReason;
@@ -18,9 +21,6 @@ use super::publish::{failed_report, publish};
 use super::{SCRATCH_DIR, SPOOL_DIR, ScratchMark, discard};
 use crate::queue::traits::WorkSource;
 use crate::store::BlobStore;
-use rollout_base::backoff::OutageLog;
-use rollout_base::shown_path::shown;
-use rollout_base::supervise;
 
 /// Executions whose files are stored concurrently.
 const CONCURRENT_STORES: usize = 8;

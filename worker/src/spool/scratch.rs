@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use rollout_base::fs_make::make_directory;
+use rollout_base::supervise;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::record::LostReason;
@@ -12,8 +14,6 @@ use rollout_protocol::wire::report::{Report, ReportBody};
 use serde::{Deserialize, Serialize};
 
 use crate::executor::ExecutionContext;
-use rollout_base::fs_make::make_directory;
-use rollout_base::supervise;
 
 /// Name of the file with the mark.
 pub(super) const MARK_FILE: &str = "execution.json";

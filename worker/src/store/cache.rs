@@ -12,13 +12,13 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use rollout_base::backoff::error_chain;
+use rollout_base::supervise;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use tokio::io::AsyncRead;
 
 use super::{BlobContent, BlobStore, FsStore, StoreError, StoredBlob};
-use rollout_base::backoff::error_chain;
-use rollout_base::supervise;
 
 /// A blob that is larger than this share of the cache is not kept.
 const LARGEST_SHARE: u64 = 2;

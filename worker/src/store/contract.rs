@@ -11,6 +11,7 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::join_all;
+use rollout_base::supervise;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
@@ -18,7 +19,6 @@ use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use super::{BlobContent, BlobStore, StoreError, get_json, put_json};
-use rollout_base::supervise;
 
 /// A store under test, used by nothing else.
 #[async_trait]

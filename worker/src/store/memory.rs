@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use rollout_base::supervise;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use tokio::io::AsyncRead;
@@ -18,7 +19,6 @@ use super::{
     BlobStore, StoreError, StoredBlob, check_document_path, check_document_size,
     directory_of_prefix,
 };
-use rollout_base::supervise;
 
 /// A store that lives as long as its handles. Clones share one.
 #[derive(Debug, Clone)]

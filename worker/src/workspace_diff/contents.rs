@@ -5,9 +5,10 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use super::WorkspaceDiffError;
 use rollout_base::fs_make::{SCRATCH_DEPTH, make_directory};
 use rollout_base::supervise::BlockingDrop;
+
+use super::WorkspaceDiffError;
 
 /// Bytes copied at once.
 const BUFFER_BYTES: usize = 64 * 1024;

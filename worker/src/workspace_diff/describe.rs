@@ -1,12 +1,12 @@
 //! Changes as entries of the document, with secrets masked.
 
 use data_encoding::BASE64;
+use rollout_base::secrets::{RedactionStyle, Redactor};
 use rollout_protocol::workspace_diff::{WorkspaceChange, WorkspaceEntry, WorkspaceEntryKind};
 use serde::{Serialize, Serializer};
 
 use super::compare::EntryChange;
 use super::index::IndexEntry;
-use rollout_base::secrets::{RedactionStyle, Redactor};
 
 /// Changes that are described one at a time while they are written.
 pub(super) struct DescribedChanges<'a> {

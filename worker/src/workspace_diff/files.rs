@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use rollout_base::secrets::Redactor;
 use rollout_protocol::workspace_diff::FilesOmission;
 
 use super::compare::EntryChange;
@@ -9,7 +10,6 @@ use super::contents::ContentFile;
 use super::describe::masked;
 use super::index::IndexEntry;
 use crate::archive::ArchiveWriter;
-use rollout_base::secrets::Redactor;
 
 /// Size and number of what was written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

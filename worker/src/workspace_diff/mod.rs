@@ -22,6 +22,9 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
+use rollout_base::secrets::Redactor;
+use rollout_base::shown_path::shown;
+use rollout_base::supervise;
 use tokio::io::AsyncRead;
 
 use self::compare::compare;
@@ -30,9 +33,6 @@ use self::index::WorkspaceIndex;
 use self::package::DiffWriter;
 use self::scan::{ScanStage, Scanner};
 use crate::archive::{ArchiveLimits, ExcludePatterns, PackedArchive, with_reader};
-use rollout_base::secrets::Redactor;
-use rollout_base::shown_path::shown;
-use rollout_base::supervise;
 
 /// The directory to compare, and the limits.
 #[derive(Debug, Clone)]

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::ops::Range;
 
 use imara_diff::{Algorithm, Diff, Hunk, InternedInput, Token};
+use rollout_base::secrets::Redactor;
 use rollout_protocol::limits;
 use rollout_protocol::workspace_diff::{ChangeKind, PatchOmission};
 
@@ -11,7 +12,6 @@ use super::compare::EntryChange;
 use super::contents::ContentFile;
 use super::describe::masked;
 use super::index::IndexEntry;
-use rollout_base::secrets::Redactor;
 
 /// Unchanged lines before and after a change.
 const CONTEXT: u32 = 3;

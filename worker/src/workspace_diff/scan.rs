@@ -2,6 +2,7 @@
 
 use std::io::Read;
 
+use rollout_base::secrets::{RedactionStyle, Redactor};
 use rollout_protocol::digest::{Digest, DigestHasher};
 use rollout_protocol::limits;
 
@@ -12,7 +13,6 @@ use crate::archive::{
     ArchiveLimits, ArchiveMember, ArchivePath, ArchiveTruncation, ExcludePatterns, MemberKind,
     MemberReader, link_stays_inside,
 };
-use rollout_base::secrets::{RedactionStyle, Redactor};
 
 /// Bytes read at once.
 const BUFFER_BYTES: usize = 64 * 1024;

@@ -98,11 +98,15 @@ def download_export(
         missing=_count(head, "x-rollout-missing"),
         unplanned=_count(head, "x-rollout-unplanned"),
         keys_left_out=head.headers.get("x-rollout-keys-left-out") == "true",
+        # Servers of earlier versions do not state these.
+        without_trajectory=_count(head, "x-rollout-without-trajectory", absent="0"),
+        below_reward=_count(head, "x-rollout-below-reward", absent="0"),
+        paths_left_out=_count(head, "x-rollout-paths-left-out", absent="0"),
     )
 
 
-def _count(head: Reply, name: str) -> int:
-    text = head.headers.get(name, "")
+def _count(head: Reply, name: str, absent: str = "") -> int:
+    text = head.headers.get(name, absent)
     if not (text.isascii() and text.isdigit()):
         raise AnswerError(f"cannot read an export: the header {name} is {text!r}, not a number")
     return int(text)

@@ -319,3 +319,10 @@ class Export:
     """Settled trials that are left out because they are no longer in the plan."""
     keys_left_out: bool
     """Whether there are more keys of rewards than columns."""
+    without_trajectory: int = 0
+    """Trials without a trajectory, for formats that have them."""
+    below_reward: int = 0
+    """Trials that are left out because they have no reward, or too small a one."""
+    paths_left_out: int = 0
+    """Files and directories that are left out of an archive, because their paths are too deep or
+    too long for one. A directory counts once. 0 if a server of an earlier version does not say."""

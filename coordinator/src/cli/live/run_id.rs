@@ -9,7 +9,11 @@ use rollout_engine::journal::RunLayout;
 use rollout_protocol::id::RunId;
 
 use crate::cli::error::CliError;
-use crate::cli::run_place::CatalogAddress;
+use crate::cli::run_place::{self, CatalogAddress};
+
+fn not_a_run(path: &Path) -> CliError {
+    run_place::not_a_run(path, "manifest.json")
+}
 
 /// The id of a run: that of a directory, of a run in a catalog, or the text itself.
 pub(super) async fn run_id(text: &str) -> Result<RunId, CliError> {
@@ -19,12 +23,11 @@ pub(super) async fn run_id(text: &str) -> Result<RunId, CliError> {
     }
     let directory = Path::new(text);
     if directory.is_dir() {
-        return match RunManifest::read(&RunLayout::new(directory))? {
-            Some(manifest) => Ok(manifest.run),
-            None => Err(CliError::refused(format!(
-                "`{text}` is not a run directory: `manifest.json` is missing"
-            ))),
-        };
+        let manifest = RunManifest::read(&RunLayout::new(directory))?;
+        return manifest.map(|manifest| manifest.run).ok_or_else(|| not_a_run(directory));
+    }
+    if directory.exists() {
+        return Err(not_a_run(directory));
     }
     text.parse().map_err(|_| {
         CliError::refused(format!("`{text}` is neither a run directory, a URL nor a run id"))

@@ -14,4 +14,4 @@ pub(super) use self::commands::{cancel, logs, status};
 pub(super) use self::export::export;
 pub(super) use self::lists::{FarmUrl, ServerUrl, read};
 pub(super) use self::options::check_options;
-pub(super) use self::submit::{ServerSubmission, run};
+pub(super) use self::submit::{ServerSubmission, check_job, run};

@@ -36,7 +36,16 @@ pub(in crate::cli) struct ServerSubmission {
     pub(in crate::cli) fail_under: Option<f64>,
 }
 
-/// Submits a job, and follows its run unless it is detached.
+/// Refuses a job of which a server would not take all.
+///
+/// # Errors
+/// The key or the source by name.
+pub(in crate::cli) fn check_job(job: &Job) -> Result<(), CliError> {
+    check_jobs_dir(&job.jobs_dir)?;
+    check_sources(job)
+}
+
+/// Submits a job that [`check_job`] passed, and follows its run unless it is detached.
 ///
 /// # Errors
 /// [`CliError`].
@@ -45,8 +54,6 @@ pub(in crate::cli) async fn run(
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
     let ServerSubmission { server, prepared, detach, json, fail_under } = run;
-    check_jobs_dir(&prepared.job.jobs_dir)?;
-    check_sources(&prepared.job)?;
     let commits: Vec<_> = prepared.datasets.iter().map(common_commit).collect();
     for (dataset, commit) in prepared.datasets.iter().zip(&commits) {
         if commit.is_none() && dataset.tasks.iter().any(|task| task.git_commit_id.is_some()) {

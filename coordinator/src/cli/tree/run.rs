@@ -106,6 +106,10 @@ pub(in crate::cli) struct TreeRunArgs {
     /// The directory whose options these are, by `rollout retry` and `resume`.
     #[arg(skip)]
     pub(in crate::cli) again: Option<PathBuf>,
+
+    /// The options that this session adds to those of the directory.
+    #[arg(skip)]
+    pub(in crate::cli) session_options: Vec<String>,
 }
 
 impl TreeRunArgs {
@@ -155,7 +159,8 @@ pub(in crate::cli) async fn run(
     if let Some(line) = masked::of_search(&tree, args.is_remote()).line() {
         printer.note(&line);
     }
-    let run = HintedRun::Directory(run_dir.clone());
+    let session = args.again.as_ref().map(|_| args.session_options.as_slice());
+    let run = HintedRun::of_session(run_dir.clone(), session);
     // A simulation does not store its command line.
     let named = (!tree.is_named).then(|| format!("--tree-run-id={}", tree.name));
     let named: Vec<String> = named.into_iter().collect();

@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use rollout_protocol::spec::task::TaskFormat;
 
+use super::super::address::without_secrets;
 use super::super::diagnostics::ErrorKind;
 use super::super::location::SourceLocation;
 use super::super::reader::{Field, Fields};
+use super::super::value::quoted;
 use super::{names, task_patterns};
 
 keys! {
@@ -321,7 +323,8 @@ pub(crate) fn is_address(url: &str) -> bool {
 fn check_url(field: &Field<'_>, url: &str) -> Option<()> {
     let good = is_address(url);
     if !good {
-        field.bad_value("the address of a git repository");
+        let found = format!("the text {}", quoted(&without_secrets(url)));
+        field.reject(ErrorKind::BadValue, found, "the address of a git repository");
     }
     good.then_some(())
 }

@@ -151,6 +151,38 @@ async fn paths_of_a_search_may_be_in_an_upload_of_its_user() {
 }
 
 #[tokio::test]
+async fn hidden_path_of_an_upload_is_taken_as_by_a_run_on_this_host() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = daemon(directory.path(), 1);
+    let ada = user("ada", Role::Submit);
+    let (digest, file) = archive(&daemon);
+    let room = daemon.dataset_room(&ada, 100_000).await.expect("room");
+    daemon.store_dataset(digest, file, room).await.expect("stored");
+    let hex = digest.hex();
+    let upload = daemon.dir.uploads().join(&hex);
+    std::fs::create_dir_all(upload.join(".hidden/.x")).expect("made");
+    let mut document = json!({
+        "datasets": [{ "path": format!("dataset:{hex}/.hidden") }],
+        "context_ideas_dirs": [format!("dataset:{hex}/.hidden/.x")],
+    });
+    daemon.resolve_datasets(&ada, &mut document).expect("both are there");
+    let expected = json!({
+        "datasets": [{ "path": upload.join(".hidden") }],
+        "context_ideas_dirs": [upload.join(".hidden/.x")],
+    });
+    assert_eq!(document, expected);
+    for outside in ["..", ".", "...", ".hidden/.."] {
+        let path = format!("dataset:{hex}/{outside}");
+        for mut named in
+            [json!({ "datasets": [{ "path": path }] }), json!({ "context_ideas_dirs": [path] })]
+        {
+            let refused = daemon.resolve_datasets(&ada, &mut named);
+            assert!(matches!(refused, Err(DaemonError::NoDataset)), "{outside}: {refused:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn dataset_that_is_removed_and_uploaded_again_has_its_new_user_only() {
     let directory = tempfile::tempdir().expect("a directory");
     let daemon = daemon(directory.path(), 1);

@@ -357,7 +357,7 @@ impl DatasetResolver<'_> {
             source.tasks.push(unfetched_task(name, address, error, format));
             return;
         }
-        let refused = || self.refused_address(task, base.is_some());
+        let refused = || self.refused_address(task, base);
         if let Some(found) = unavailable_reason(task, &path, base.is_some()).or_else(refused) {
             let expected = "tasks inside repositories";
             self.fault(&reference.location, ErrorKind::BadValue, found, expected, None);
@@ -402,10 +402,18 @@ impl DatasetResolver<'_> {
         Some(location.error(&self.job.file, ErrorKind::BadValue, found, expected))
     }
 
-    /// Why a job may not use the repository of a task. A registry of this host may name any.
-    fn refused_address(&self, task: &TaskEntry, is_file: bool) -> Option<String> {
-        let url = task.git_url.as_deref().filter(|_| !is_file)?;
-        self.host.source_refusal(HostSource::Repository, url)
+    /// Why a job may not use the repository of a task. A registry of this host, in the directory
+    /// `base`, may name any; but of a user of a server only directories: git reads a file as a bundle, to
+    /// its end.
+    fn refused_address(&self, task: &TaskEntry, base: Option<&Path>) -> Option<String> {
+        let url = task.git_url.as_deref()?;
+        let Some(base) = base else {
+            return self.host.source_refusal(HostSource::Repository, url);
+        };
+        let origin = Origin::new(url, base);
+        let path = origin.path().filter(|_| self.host.bounds(base) != SourceBounds::Host)?;
+        let url = without_secrets(url);
+        (!path.is_dir()).then(|| format!("the `git_url` {url:?} in the registry: no directory"))
     }
 
     /// Why a job may not use a task beside a registry of this host.
@@ -526,7 +534,9 @@ fn unavailable_reason(task: &TaskEntry, path: &str, has_base: bool) -> Option<St
         return Some(format!("the task path `{path}` in the registry"));
     }
     match &task.git_url {
-        Some(url) if !is_address(url) => Some(format!("the `git_url` {url:?} in the registry")),
+        Some(url) if !is_address(url) => {
+            Some(format!("the `git_url` {:?} in the registry", without_secrets(url)))
+        }
         None if !has_base => {
             Some(format!("the task `{path}` without `git_url`, in a registry that is not a file"))
         }

@@ -33,6 +33,12 @@ impl Origin {
         RepositoryPlace::of(&self.url) == RepositoryPlace::Directory
     }
 
+    /// Its directory on this host, if it is there.
+    pub fn path(&self) -> Option<&Path> {
+        let path = self.url.strip_prefix("file://").unwrap_or(&self.url);
+        self.is_local().then_some(Path::new(path))
+    }
+
     /// The address for display, without user and password.
     pub fn redacted_url(&self) -> String {
         without_secrets(&self.url)

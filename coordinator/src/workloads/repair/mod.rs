@@ -112,12 +112,12 @@ pub enum RepairError {
         root: PathBuf,
     },
     /// The directory does not exist or is not that of a run.
-    #[error("cannot repair {}: {reason}", shown(root))]
+    #[error("{} is not a run directory: {missing} is missing", shown(root))]
     NoRun {
         /// The directory.
         root: PathBuf,
-        /// Why, and a remedy.
-        reason: &'static str,
+        /// The missing file or directory.
+        missing: &'static str,
     },
 }
 
@@ -144,13 +144,9 @@ pub async fn repair(request: RepairRequest) -> Result<RepairReport, RepairError>
     let RepairRequest { layout, store, dry_run } = request;
     if !layout.journal().is_dir() {
         let root = layout.root().to_owned();
-        let reason = if root.is_dir() {
-            "it has no journal, so it is not a run directory; give the directory of one run, such \
-             as jobs/NAME"
-        } else {
-            "the directory does not exist"
-        };
-        return Err(RepairError::NoRun { root, reason });
+        let is_run = layout.manifest().exists() || RunLayout::is_search(&root);
+        let missing = if is_run { "journal" } else { "manifest.json" };
+        return Err(RepairError::NoRun { root, missing });
     }
     let (_running, mut stops) = mpsc::channel(1);
     let wait_policy = LockWaitPolicy { wait: false, ..LockWaitPolicy::default() };

@@ -391,8 +391,14 @@ async fn directory_without_journal_is_refused_with_reason() {
         let request = RepairRequest { layout, store: None, dry_run: true };
         repair(request).await.expect_err("no run").to_string()
     };
-    let jobs = refusal(temp.path().to_owned()).await;
-    assert!(jobs.contains("cannot repair ") && jobs.contains("it has no journal"), "{jobs}");
-    let missing = refusal(temp.path().join("none")).await;
-    assert!(missing.ends_with("none: the directory does not exist"), "{missing}");
+    for path in [temp.path().to_owned(), temp.path().join("none")] {
+        let refused = refusal(path).await;
+        assert!(
+            refused.ends_with(" is not a run directory: manifest.json is missing"),
+            "{refused}"
+        );
+    }
+    std::fs::write(temp.path().join("manifest.json"), "{}").expect("writable");
+    let refused = refusal(temp.path().to_owned()).await;
+    assert!(refused.ends_with(" is not a run directory: journal is missing"), "{refused}");
 }

@@ -69,12 +69,37 @@ async fn output_whose_reader_gets_no_processor_time_is_kept() {
     let script = "
         for name in oc ec; do
           until [ -s /.rollout/c/*/$name ]; do sleep 0.01; done
-          kill -STOP $(cat /.rollout/c/*/$name)
+          set -- $(cat /.rollout/c/*/$name)
+          kill -STOP $1
+          readers=\"$readers $1\"
         done
-        (sleep 2; kill -CONT $(cat /.rollout/c/*/oc /.rollout/c/*/ec)) </dev/null >/dev/null 2>&1 &
+        (sleep 2; kill -CONT $readers) </dev/null >/dev/null 2>&1 &
         seq 1 5000; echo noticed >&2";
     let (code, out, err) = run(environment.as_ref(), script).await;
     assert_eq!((code, out.len(), err.as_slice()), (0, 23_893, &b"noticed\n"[..]));
+    environment.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn process_that_has_the_number_of_an_ended_reader_is_not_ended() {
+    let fixture = PodFixture::new();
+    let environment = fixture.create().await;
+    // Nothing tells any more that the reader has ended, and its number is that of another process.
+    let script = "
+        cd /.rollout/c/*
+        until [ -s oc ]; do sleep 0.01; done
+        read -r reader start <oc
+        set -- $(sed 's/.*) //' /proc/$reader/stat)
+        kill -STOP $2
+        sleep 600 </dev/null >/dev/null 2>&1 &
+        echo $! >/tmp/other
+        echo \"$! 1\" >oc
+        echo said";
+    let (code, out, _) = run(environment.as_ref(), script).await;
+    assert_eq!((code, out.as_slice()), (0, &b"said\n"[..]));
+    let other = "kill -0 $(cat /tmp/other)";
+    let (code, _, err) = run(environment.as_ref(), other).await;
+    assert_eq!(code, 0, "{}", String::from_utf8_lossy(&err));
     environment.destroy().await.expect("destroyed");
 }
 

@@ -10,10 +10,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use rollout_base::secrets::Redactor;
 use tar::{EntryType, Header};
 
 use super::*;
-use rollout_base::secrets::Redactor;
 
 /// A member to write, possibly with false fields.
 #[derive(Debug, Clone)]

@@ -20,6 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use rollout_base::supervise::panic_message;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::spec::environment::ProviderSpec;
 use rollout_protocol::spec::resources::Resources;
@@ -31,7 +32,6 @@ use super::{
     EnvironmentPurpose, ExecCommand, Failure, ImageRequest, ImageSource, OutputSink, OutputStream,
     Owner, Provider, Upload,
 };
-use rollout_base::supervise::panic_message;
 
 /// Timeout of one check. Image builds are slow, everything else is not.
 const CHECK_LIMIT: Duration = Duration::from_secs(120);

@@ -7,11 +7,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bollard::errors::Error;
 use bollard::{API_DEFAULT_VERSION, Docker};
+use rollout_base::dependency::{Dependency, Probe};
 use tokio::sync::OnceCell;
 
 use super::failure;
 use crate::environment::{Failure, FailureKind};
-use rollout_base::dependency::{Dependency, Probe};
 
 /// Default address of the engine.
 const DEFAULT_HOST: &str = "unix:///var/run/docker.sock";

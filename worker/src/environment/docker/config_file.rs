@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
+use rollout_base::regular_file;
+use rollout_base::shown_path::shown;
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
 use serde::Deserialize;
 
 use crate::environment::HostProxies;
-use rollout_base::regular_file;
-use rollout_base::shown_path::shown;
 
 /// Variable with the directory of the file.
 const VARIABLE: &str = "DOCKER_CONFIG";

@@ -12,6 +12,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::HOST;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use rollout_base::supervise::{self, Task};
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -19,7 +20,6 @@ use tokio::net::{TcpStream, UnixStream};
 use super::client::{DockerClient, SLOW_ANSWER_WITHIN};
 use super::failure;
 use crate::environment::Failure;
-use rollout_base::supervise::{self, Task};
 
 /// Largest line of an answer. Progress messages of builds are far smaller.
 const LINE_BYTES: usize = 64 * 1024 * 1024;

@@ -12,6 +12,7 @@ use bollard::query_parameters::{
     StopContainerOptions,
 };
 use futures_util::StreamExt as _;
+use rollout_base::supervise::Task;
 
 use super::client::DockerClient;
 use super::failure::{has_status, says};
@@ -19,7 +20,6 @@ use super::network::ContainerNetwork;
 use super::storage::StorageLimit;
 use crate::environment::service_hosts::ServiceHosts;
 use crate::environment::{Failure, FailureKind};
-use rollout_base::supervise::Task;
 
 /// Lines and bytes of a container's own output that a failure quotes.
 const OUTPUT_LINES: &str = "20";

@@ -10,8 +10,9 @@ use tokio_util::io::StreamReader;
 use super::container::Container;
 use super::failure::{has_status, says};
 
-use crate::environment::{ByteStream, Failure, FailureKind, Upload, upload};
 use rollout_base::supervise;
+
+use crate::environment::{ByteStream, Failure, FailureKind, Upload, upload};
 
 /// Engine errors for a path through something that is not a directory.
 const NOT_A_DIRECTORY_ERRORS: [&str; 3] =

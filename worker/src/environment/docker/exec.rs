@@ -13,6 +13,7 @@ use bollard::container::LogOutput;
 use bollard::exec::{CreateExecOptions, StartExecOptions, StartExecResults};
 use bollard::models::ExecInspectResponse;
 use futures_util::{Stream as FutureStream, StreamExt as _};
+use rollout_base::supervise;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
@@ -21,7 +22,6 @@ use super::failure::has_status;
 use crate::environment::{
     CommandExit, ExecCommand, Failure, FailureKind, OutputSink, OutputStream,
 };
-use rollout_base::supervise;
 
 /// Buffer for a command's output.
 const BUFFER: usize = 64 * 1024;

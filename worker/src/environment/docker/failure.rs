@@ -4,9 +4,9 @@ use std::error::Error as StdError;
 use std::io::ErrorKind;
 
 use bollard::errors::Error;
+use rollout_base::shortage::Shortage;
 
 use crate::environment::{Failure, FailureKind};
-use rollout_base::shortage::Shortage;
 
 /// The operation in the messages of connections that failed.
 pub(super) const CONNECT: &str = "cannot connect to Docker";

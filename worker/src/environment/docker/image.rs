@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bollard::models::{ImageInspect, ImageSummary};
 use futures_util::StreamExt as _;
 use lru::LruCache;
+use rollout_base::shown_path::shown;
+use rollout_base::supervise;
 use rollout_protocol::digest::DigestHasher;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::ImageBuild;
@@ -26,8 +28,6 @@ use crate::environment::{
     BaseDigests, CaBundle, Failure, FailureKind, Image, ImageRequest, ImageSource, ProxyKey,
     registry_failure,
 };
-use rollout_base::shown_path::shown;
-use rollout_base::supervise;
 
 /// Version of how contexts become images. It is part of the tag, so that images built in another
 /// way are not reused.

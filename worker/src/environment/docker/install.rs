@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use bollard::models::ImageInspect;
+use rollout_base::supervise::{self, BlockingDrop};
 use rollout_protocol::digest::{Digest, DigestHasher};
 use tempfile::TempDir;
 
@@ -12,7 +13,6 @@ use super::image::{self, ImageManager};
 use crate::environment::{
     Failure, FailureKind, Image, ImageRequest, ImageSource, InstallRequest, compose,
 };
-use rollout_base::supervise::{self, BlockingDrop};
 
 /// Name of the script in the build context, and of its copy while it runs.
 const SCRIPT: &str = "install.sh";

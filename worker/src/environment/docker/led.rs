@@ -203,7 +203,10 @@ impl SystemPrograms<'_> {
             let mut text = Vec::new();
             said.rewind().map_err(&cannot)?;
             said.take(MAX_QUOTED_BYTES).read_to_end(&mut text).map_err(&cannot)?;
-            let why = format!("`{program}`: {}", String::from_utf8_lossy(&text).trim());
+            let why = match String::from_utf8_lossy(&text).trim() {
+                "" => format!("`{program}` ended with {status}"),
+                said => format!("`{program}`: {said}"),
+            };
             return Err(system("set the rules of its network")(io::Error::other(why)));
         }
         Ok(false)

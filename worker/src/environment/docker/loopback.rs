@@ -8,10 +8,10 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
+use rollout_base::supervise;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::container::Container;
-use rollout_base::supervise;
 
 /// Why this process cannot listen in the network of a container.
 #[derive(Debug, thiserror::Error)]

@@ -57,6 +57,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rollout_base::dependency::Dependency;
+use rollout_base::removal_limits::RemovalLimits;
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::{EnforcedLimits, LimitEnforcement};
 use rollout_protocol::spec::environment::{DockerSettings, ProviderKind, ProviderSpec};
@@ -78,9 +81,6 @@ use super::{
     ListenerRoute, OutputSink, OwnHealthcheck, Provider, ReapReport, Upload,
 };
 use crate::egress::{LedNetwork, LedSockets};
-use rollout_base::dependency::Dependency;
-use rollout_base::removal_limits::RemovalLimits;
-use rollout_base::supervise::{self, Task};
 
 pub use self::compose::{check as check_compose, find_compose};
 pub use self::prune::{PrunedImages, TaskImage};

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use bollard::query_parameters::{ListContainersOptions, ListImagesOptions, RemoveImageOptions};
+use rollout_base::removal_limits::{EntryUse, RECENT_USE, RemovalLimits};
 
 use super::client::DockerClient;
 use super::failure::has_status;
 use super::{labels, lock};
 use crate::environment::Failure;
-use rollout_base::removal_limits::{EntryUse, RECENT_USE, RemovalLimits};
 
 /// An image that was built for a task.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use bollard::models::ContainerInspectResponse;
 use bollard::query_parameters::{InspectContainerOptions, KillContainerOptions};
+use rollout_base::supervise;
 use rollout_protocol::record::{EnforcedLimits, LimitEnforcement};
 
 use super::container::Container;
 use crate::environment::{Failure, FailureKind};
-use rollout_base::supervise;
 
 /// A measurement may use at most this share of the time: it costs the engine 4 microseconds per
 /// file.

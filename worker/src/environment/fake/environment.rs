@@ -5,6 +5,7 @@ use std::io::Cursor;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use rollout_base::dependency::Dependency;
 use rollout_protocol::record::EnforcedLimits;
 use rollout_protocol::spec::task::NetworkPolicy;
 
@@ -13,7 +14,6 @@ use crate::environment::{
     ByteStream, CommandExit, Environment, ExecCommand, Failure, FailureKind, ListenerRoute,
     OutputSink, OutputStream, OwnHealthcheck, Upload, start,
 };
-use rollout_base::dependency::Dependency;
 
 /// An environment in memory.
 #[derive(Debug)]

@@ -49,6 +49,8 @@ use tokio::sync::watch;
 use self::environment::FakeEnvironment;
 pub use self::faults::{FakeCall, FakeFault, FaultEffect, FaultTrigger};
 pub use self::files::{FileNode, FileTree, raw_entry, raw_entry_with_mode};
+use rollout_base::dependency::Dependency;
+
 use super::descriptor::{
     CapabilitySupport, DOCKER_SETTINGS, HarborName, ProviderCapabilities, ProviderDescriptor,
 };
@@ -56,7 +58,6 @@ use super::{
     ByteStream, CaBundle, CreateRequest, DeadOwners, Environment, Failure, FailureKind,
     HostProxies, Image, ImageRequest, ImageSource, OwnHealthcheck, Owner, Provider, ReapReport,
 };
-use rollout_base::dependency::Dependency;
 
 /// Working directory of the fake's environments.
 pub const WORKDIR: &str = "/app";

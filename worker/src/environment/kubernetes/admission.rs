@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rollout_base::rate_limit::RunRateLimiter;
 use rollout_protocol::wire::offer::RunRateLimits;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::cluster::Cluster;
-use rollout_base::rate_limit::RunRateLimiter;
 
 /// Limits that keep a scheduler usable, shared by all runs of a worker.
 #[derive(Debug)]

@@ -5,14 +5,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use rollout_base::confined::ConfinedDir;
+use rollout_base::supervise::{self, BlockingDrop};
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
 use tempfile::NamedTempFile;
 
 use super::options::BuilderOptions;
 use crate::environment::dockerfile::{Dockerfile, with_ca_bundle, with_images};
 use crate::environment::{Failure, FailureKind, Upload};
-use rollout_base::confined::ConfinedDir;
-use rollout_base::supervise::{self, BlockingDrop};
 
 /// Directory of a Dockerfile that differs from that of the context, in a build's pod.
 pub(super) const DOCKERFILE_DIR: &str = "/.rollout/dockerfile";

@@ -219,7 +219,8 @@ pub(super) fn command_failure(code: i32, log: &BuildLog) -> Failure {
             .filter(|kind| *kind == FailureKind::Unreachable)
             .unwrap_or(FailureKind::Service),
     };
-    Failure::new(kind, format!("the build of the image ended with code {code}:\n{tail}"))
+    let end = if tail.is_empty() { String::new() } else { format!(":\n{tail}") };
+    Failure::new(kind, format!("the build of the image ended with code {code}{end}"))
 }
 
 #[cfg(test)]

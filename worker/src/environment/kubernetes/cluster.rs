@@ -10,6 +10,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Error, Resource};
+use rollout_base::dependency::{Dependency, Probe};
+use rollout_base::supervise;
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -21,8 +23,6 @@ use super::rights::{GrantedRights, Refusal, Right};
 use super::server_clock::ServerClock;
 use super::service_images::IMAGES_WITHIN;
 use crate::environment::{Failure, FailureKind};
-use rollout_base::dependency::{Dependency, Probe};
-use rollout_base::supervise;
 
 /// Timeout of a call. An API server that is silent for so long is down, or behind a load balancer that
 /// has lost it.

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, Bytes};
+use rollout_base::shortage::Shortage;
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::digest::DigestHasher;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::mpsc;
@@ -17,9 +19,7 @@ use super::frames::new_mark;
 use super::pod::{Attempts, Broken, KubePod};
 use super::scripts;
 use super::stream::{CutStream, ExecInput, ExecStream, StreamPart, StreamState};
-use crate::environment::{ByteStream, Failure, FailureKind, Upload, upload};
-use rollout_base::shortage::Shortage;
-use rollout_base::supervise::{self, Task};
+use crate::environment::{ByteStream, Failure, FailureKind, Upload, upload, with_words};
 
 /// Chunks between the task that reads from a pod and the reader of the stream.
 const QUEUE: usize = 4;
@@ -115,7 +115,8 @@ impl KubePod {
                 let kind = FailureKind::from_shortage(Shortage::from_text(&log));
                 // `tar` works, so something in the container is in its way.
                 let kind = kind.unwrap_or(FailureKind::Unusable);
-                Err(Failure::new(kind, format!("{what}: tar ended with {code}: {log}")))
+                let text = format!("{what}: tar ended with {code}");
+                Err(Failure::new(kind, with_words(text, &log)))
             }
             TransferEnd::Blocked(path) => {
                 let text = format!("{what}: what is at {path} cannot be replaced");
@@ -329,7 +330,7 @@ impl Download<'_> {
             }
             TransferEnd::Done { code, log, .. } => {
                 let kind = FailureKind::from_shortage(Shortage::from_text(&log));
-                let text = format!("{what}: tar ended with {code}: {log}");
+                let text = with_words(format!("{what}: tar ended with {code}"), &log);
                 return Err(Failure::new(kind.unwrap_or(FailureKind::Unusable), text));
             }
             TransferEnd::Missing | TransferEnd::Blocked(_) => {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
+use rollout_base::supervise;
 use tokio::sync::oneshot;
 
 use super::cluster::Cluster;
@@ -17,7 +18,6 @@ use super::service_images::PreparedServices;
 use super::settings::PodSettings;
 use super::{Shared, create, lease, manifest, network, remove};
 use crate::environment::{CaBundle, CreateRequest, Failure, FailureKind};
-use rollout_base::supervise;
 
 /// A pod that is not created yet.
 struct PlannedPod {

@@ -4,9 +4,9 @@ use std::error::Error as StdError;
 
 use kube::Error;
 use kube::client::UpgradeConnectionError;
+use rollout_base::shortage::Shortage;
 
 use crate::environment::{Failure, FailureKind, registry_failure};
-use rollout_base::shortage::Shortage;
 
 /// The failure of `what`.
 pub(super) fn call_failure(server: &str, what: &str, error: Error) -> Failure {

@@ -4,7 +4,7 @@ use std::sync::Once;
 use std::time::Duration;
 
 use super::pod_state::{ContainerState, PodState};
-use crate::environment::{Failure, FailureKind};
+use crate::environment::{Failure, FailureKind, with_words};
 
 /// The image as it should be.
 const EXPECTED: &str = "set `helper_image` in the file of `--kubernetes-config` to an image with `sh` and a \
@@ -15,9 +15,8 @@ const EXPECTED: &str = "set `helper_image` in the file of `--kubernetes-config` 
 pub(super) fn ended(state: &PodState) -> Option<Failure> {
     let ContainerState::Ended(code, reason, message) = &state.container else { return None };
     let why = [reason, message].map(String::as_str).join(" ");
-    let (name, why) = (&state.name, why.trim());
-    let text = format!("the helper of the pod {name} ended with code {code}: {why}");
-    Some(failure(Failure::new(FailureKind::Service, text)))
+    let text = format!("the helper of the pod {} ended with code {code}", state.name);
+    Some(failure(Failure::new(FailureKind::Service, with_words(text, &why))))
 }
 
 /// A failure of a pod for its helper. It is the operator's, not that of a task.

@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lru::LruCache;
+use rollout_base::supervise;
 use rollout_protocol::digest::{Digest, DigestHasher};
 use rollout_protocol::id::RunId;
 use tokio::sync::oneshot;
@@ -17,7 +18,6 @@ use crate::environment::single_flight::SingleFlight;
 use crate::environment::{
     BuildProxies, Failure, FailureKind, Image, ImageRequest, ImageSource, ProxyKey, compose,
 };
-use rollout_base::supervise;
 
 /// Limit of remembered forced builds: a run builds each of its images once, not once per trial.
 const FORCED_BUILDS: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");

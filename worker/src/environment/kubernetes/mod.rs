@@ -63,6 +63,8 @@ use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rollout_base::dependency::Dependency;
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::heartbeat::EnvironmentCapacity;
 use tokio::sync::oneshot;
@@ -78,8 +80,6 @@ use super::{
     CaBundle, CreateRequest, DeadOwners, Environment, Failure, FailureKind, Image, ImageRequest,
     Provider, ProxyKey, ReapReport,
 };
-use rollout_base::dependency::Dependency;
-use rollout_base::supervise::{self, Task};
 
 pub use self::options::{BuilderOptions, KubernetesOptions, NetworkEnforcement, OptionsSource};
 pub use self::services::check as check_compose;

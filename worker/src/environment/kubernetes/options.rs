@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rollout_base::regular_file;
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
 use rollout_protocol::spec::environment::KubernetesSettings;
 use serde::Deserialize;
 
 use super::start::StartLimits;
 use crate::environment::{Failure, FailureKind};
-use rollout_base::regular_file;
 
 /// Settings that decide where pods run and with which rights. Jobs may set them only if the
 /// operator lists them.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
+use rollout_base::dependency::Dependency;
 use rollout_protocol::record::EnforcedLimits;
 use rollout_protocol::spec::task::NetworkPolicy;
 use serde_json::json;
@@ -20,7 +21,6 @@ use crate::environment::{
     ByteStream, CommandExit, Environment, EnvironmentLabels, ExecCommand, Failure, FailureKind,
     ListenerRoute, OutputSink, Upload,
 };
-use rollout_base::dependency::Dependency;
 
 /// One pod.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use kube::ResourceExt as _;
 
 use super::manifest::MAIN;
 use super::services::is_service;
-use crate::environment::{Failure, FailureKind};
+use crate::environment::{Failure, FailureKind, with_words};
 
 /// Texts of a kubelet for a pod that used more storage than its own limit.
 const OWN_STORAGE_LIMIT: [&str; 3] = [
@@ -192,9 +192,8 @@ impl PodState {
         }
         if let ContainerState::Ended(code, reason, message) = &self.container {
             let why = [reason, message].map(String::as_str).join(" ");
-            let text =
-                format!("the container of the pod {name} ended with code {code}: {}", why.trim());
-            return failure(FailureKind::NotStarted, text);
+            let text = format!("the container of the pod {name} ended with code {code}");
+            return failure(FailureKind::NotStarted, with_words(text, &why));
         }
         if matches!(self.phase.as_str(), "Failed" | "Succeeded") {
             let text = format!("the pod {name} ended as {}", self.phase);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use rollout_base::supervise;
 use tokio::sync::oneshot;
 
 use super::cluster::Cluster;
@@ -14,7 +15,6 @@ use super::pod::KubePod;
 use super::settings::PodSettings;
 use super::{Shared, create, manifest, network, scripts};
 use crate::environment::{EnvironmentLabels, Failure, FailureKind};
-use rollout_base::supervise;
 
 /// The user of pods that only look at an image: it owns nothing.
 const NOBODY: i64 = 65_534;

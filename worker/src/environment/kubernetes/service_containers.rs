@@ -15,6 +15,7 @@ use super::rights::Right;
 use super::services::{ServiceContainer, ServiceRole};
 use crate::environment::{
     ByteStream, CommandExit, Environment, ExecCommand, Failure, FailureKind, OutputSink, Upload,
+    with_words,
 };
 
 /// Lines and bytes of a service's output that are read: the server cuts off their end, so the bytes
@@ -48,7 +49,7 @@ impl ServiceContainer {
         let ended = |state: &ContainerState| match state {
             ContainerState::Ended(code, reason, message) => {
                 let why = [reason, message].map(String::as_str).join(" ");
-                Some(ServiceStart::Ended(format!("exited with code {code}: {}", why.trim())))
+                Some(ServiceStart::Ended(with_words(format!("exited with code {code}"), &why)))
             }
             _ => None,
         };

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::supervise;
 use rollout_protocol::digest::{Digest, DigestHasher};
 
 use super::Shared;
@@ -18,7 +19,6 @@ use crate::environment::dockerignore::Dockerignore;
 use crate::environment::{
     BuildProxies, CreateRequest, Failure, FailureKind, ImageRequest, ImageSource,
 };
-use rollout_base::supervise;
 
 /// Timeout for the builds of all services of an environment.
 pub(super) const IMAGES_WITHIN: Duration = Duration::from_secs(480);

@@ -12,6 +12,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{ListParams, WatchEvent, WatchParams};
+use rollout_base::supervise::{self, Task};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -20,7 +21,6 @@ use super::labels;
 use super::pod_state::PodState;
 use super::rights::Right;
 use crate::environment::{Failure, FailureKind};
-use rollout_base::supervise::{self, Task};
 
 /// Seconds after which the server ends a watch, and this process a silent one.
 const WATCH_SECONDS: u32 = 120;

@@ -10,6 +10,8 @@ mod result;
 mod script;
 mod setup;
 
+use rollout_base::secrets::Redactor;
+use rollout_base::shortage::Shortage;
 use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
 };
@@ -18,8 +20,6 @@ use rollout_protocol::phase::Phase;
 use super::files::FilesError;
 use crate::archive::ArchiveError;
 use crate::environment::{Failure, FailureKind as Kind};
-use rollout_base::secrets::Redactor;
-use rollout_base::shortage::Shortage;
 
 pub(crate) use self::result::ResultError;
 pub(crate) use self::script::{IncompleteWork, ScriptError, ScriptStage, ScriptSubject};

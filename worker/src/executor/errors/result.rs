@@ -1,12 +1,12 @@
 //! Errors of a verifier that succeeded without leaving a result.
 
+use rollout_base::secrets::Redactor;
 use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
 };
 use rollout_protocol::phase::Phase;
 
 use super::{INFRASTRUCTURE, trial_error};
-use rollout_base::secrets::Redactor;
 
 /// Why there is no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rollout_base::secrets::Redactor;
 use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
 };
@@ -11,9 +12,8 @@ use super::{
     trial_error,
 };
 use crate::agents::{INSTALL_PACKAGE_MISSING, INSTALL_UNSUPPORTED};
-use crate::environment::{Failure, FailureKind as Kind};
+use crate::environment::{Failure, FailureKind as Kind, with_words};
 use crate::executor::files::FilesError;
-use rollout_base::secrets::Redactor;
 
 /// The stage of a script: it decides the types and the class of its errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -205,8 +205,7 @@ impl ScriptError {
         match self {
             Self::Exit { code, oom_killed, last_words } => {
                 let (_, how) = exit_code_meaning(*code, *oom_killed);
-                let said = if last_words.is_empty() { "" } else { ": " };
-                format!("{script} ended with code {code}{how}{said}{last_words}")
+                with_words(format!("{script} ended with code {code}{how}"), last_words)
             }
             Self::TimedOut { limit, whose: None } => {
                 format!("{script} exceeded its time limit of {limit:?}")

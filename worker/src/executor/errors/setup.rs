@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rollout_base::secrets::Redactor;
+use rollout_base::shortage::Shortage;
 use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
 };
@@ -15,8 +17,6 @@ use crate::environment::{Failure, FailureKind as Kind};
 use crate::executor::environment::CreationFailure;
 use crate::executor::files::FilesError;
 use crate::gateway::GatewayError;
-use rollout_base::secrets::Redactor;
-use rollout_base::shortage::Shortage;
 
 /// Why an environment could not be set up.
 #[derive(Debug)]

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::FutureExt as _;
+use rollout_base::supervise::panic_message;
 
 use super::context::with_timeout;
 use crate::environment::{CreateRequest, Environment, Failure, FailureKind};
-use rollout_base::supervise::panic_message;
 
 /// Longest time for a service to start, and again to become ready.
 const START_LIMIT: Duration = Duration::from_secs(600);

@@ -18,6 +18,7 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
+use rollout_base::supervise;
 use rollout_protocol::limits;
 use rollout_protocol::record::{
     ATIF_VERSION, AtifAgent, AtifFinalMetrics, AtifStep, AtifTrajectory, SessionCalls, TokenUsage,
@@ -29,7 +30,6 @@ use self::calls::{CallReader, ReadCalls};
 use self::conversations::branches;
 use super::TrajectoryAgent;
 use super::call_log::CALLS_FILE;
-use rollout_base::supervise;
 
 /// Name of the file.
 const TRAJECTORY_FILE: &str = "trajectory.json";

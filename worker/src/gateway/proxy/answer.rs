@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::{Response, StatusCode};
+use hyper_util::client::legacy::connect::CaptureConnection;
 use rollout_protocol::record::CallAttempt;
 use tokio::time::Instant;
 
@@ -30,6 +31,11 @@ pub(super) struct Course<'a> {
     pub(super) attempts: Vec<CallAttempt>,
     /// The present sending.
     pub(super) sent: Option<SentCall>,
+    /// Its connection, once there is one.
+    connection: Option<CaptureConnection>,
+    /// Whether the last sending ended without an answer although a server may have worked on it, for which
+    /// its provider may ask money.
+    pub(super) is_cut: bool,
     /// The policy version of the last sending.
     pub(super) dispatched: Option<u64>,
 }
@@ -68,8 +74,26 @@ impl<'a> Course<'a> {
         let (queued, first_byte, attempts) = (Duration::ZERO, None, Vec::new());
         let (sent, dispatched) = (None, None);
         let (place, began) = (0, Instant::now());
-        let reservation = None;
-        Self { open, reservation, place, began, queued, first_byte, attempts, sent, dispatched }
+        let (reservation, connection, is_cut) = (None, None, false);
+        Self {
+            open,
+            reservation,
+            place,
+            began,
+            queued,
+            first_byte,
+            attempts,
+            sent,
+            connection,
+            is_cut,
+            dispatched,
+        }
+    }
+
+    /// Whether a server has the call: one that is still being connected to has nothing of it.
+    pub(super) fn is_at_server(&self) -> bool {
+        let is_connected = |made: &CaptureConnection| made.connection_metadata().is_some();
+        self.sent.is_some() && self.connection.as_ref().is_some_and(is_connected)
     }
 
     /// The name of the server that has the call, if it is another one than at the begin.
@@ -87,6 +111,17 @@ impl<'a> Course<'a> {
     fn dispatch(&mut self, sent: SentCall) {
         self.dispatched = sent.version;
         self.sent = Some(sent);
+        self.connection = None;
+    }
+
+    /// Counts a sending that was cut before another server gets the call; whether the budget covers both.
+    fn renew_reservation(&mut self) -> bool {
+        if !self.is_cut {
+            return true;
+        }
+        let is_covered = self.reservation.as_mut().is_none_or(Reservation::renew);
+        self.is_cut = !is_covered;
+        is_covered
     }
 }
 
@@ -99,6 +134,9 @@ impl Call {
             deadline += server.hold();
             let answer = self.ask(server, request, course, deadline).await;
             if !answer.is_failure() || course.place + 1 == self.servers.len() {
+                return answer;
+            }
+            if !course.renew_reservation() {
                 return answer;
             }
             course.place += 1;
@@ -135,7 +173,8 @@ impl Call {
             let Some(sent) = course.open.send() else { continue };
             course.dispatch(sent);
             course.queued = course.began.elapsed();
-            let sent = server.send(uri.clone(), &self.headers, request.clone()).await;
+            let (to, body) = (uri.clone(), request.clone());
+            let sent = server.send(to, &self.headers, body, &mut course.connection).await;
             let ServerReply { response, wait } = match sent {
                 Ok(reply) => reply,
                 Err(failure) => {
@@ -146,6 +185,7 @@ impl Call {
                         server.mark_down(&failure.message);
                         continue;
                     }
+                    course.is_cut = failure.is_cut;
                     let message = "the model server broke the connection off without an answer";
                     let reply = OwnReply::new(StatusCode::BAD_GATEWAY, message);
                     return Answer::Own { reply, outage: true, elsewhere: true };

@@ -9,6 +9,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame};
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 use hyper::{Response, StatusCode};
+use rollout_base::warning_limiter::WarningLimiter;
 use rollout_protocol::record::{
     CallBody, CallEnd, CallEnded, CallLatency, CallPolicy, ModelEndpoint, TokenUsage,
 };
@@ -31,7 +32,6 @@ use crate::gateway::recorder::{BegunCall, NewCall};
 use crate::gateway::reply::ParsedReply;
 use crate::gateway::reply_stream::{EndedReply, ReplyForm, ReplyStream};
 use crate::gateway::unanswered::RequestEnd;
-use rollout_base::warning_limiter::WarningLimiter;
 
 /// Bytes of a request that count as a token when what it may use is reserved.
 const BYTES_OF_TOKEN: u64 = 4;
@@ -139,12 +139,8 @@ impl Call {
             }
             Ok(Answer::Gone) => {
                 // The agent may have waited for a server that does not answer.
-                let is_held = course.sent.is_none()
-                    && (!course.attempts.is_empty() || self.opened.is_stopped());
-                let request = match is_held {
-                    true => RequestEnd::Unanswered,
-                    false => RequestEnd::AgentGone,
-                };
+                let is_failed = !course.attempts.is_empty() || self.opened.is_stopped();
+                let request = RequestEnd::of_given_up(course.is_at_server(), is_failed);
                 let end = CallEnd::AgentGone;
                 let gone = Outcome { end, request, status: None, error: None };
                 self.record(begun, course, gone, (0, None), ParsedReply::default()).await;
@@ -301,8 +297,10 @@ impl Call {
         let request = match reply.status {
             _ if outage => RequestEnd::Unanswered,
             _ if course.reservation.is_none() => RequestEnd::OverBudget,
-            // Other calls of the execution are the cause: no answer, and no cause of the server.
-            StatusCode::TOO_MANY_REQUESTS => RequestEnd::AgentGone,
+            // Other calls of the execution are the cause, unless a server failed this one before.
+            StatusCode::TOO_MANY_REQUESTS => {
+                RequestEnd::of_given_up(false, !course.attempts.is_empty())
+            }
             _ => RequestEnd::Rejected,
         };
         let (response, body) = reply.response(self.dialect());
@@ -348,7 +346,7 @@ impl Call {
     }
 
     /// The use of a call; `None` if a server works or worked on it and that is not known: its provider may
-    /// ask money for it, also if the reply was cut.
+    /// ask money for it, also if the reply was cut, or the connection before any reply.
     fn used(
         &self,
         course: &Course<'_>,
@@ -356,16 +354,18 @@ impl Call {
         usage: Option<TokenUsage>,
         cost: Option<f64>,
     ) -> Option<ModelUse> {
-        let is_sent = !course.attempts.is_empty() || course.sent.is_some();
+        let is_sent = !course.attempts.is_empty() || course.is_at_server();
         let used = ModelUse { calls: u64::from(is_sent), ..ModelUse::default() };
         // An agent that waits for the next attempt has no more than refusals.
-        let is_waiting = outcome.status.is_none() && course.sent.is_none();
+        let is_waiting = outcome.status.is_none() && !course.is_at_server();
         let is_refused = is_waiting || outcome.status.is_some_and(|status| !status.is_success());
+        // The gateway has made the status of a call that was cut before a reply.
+        let is_free = is_refused && !course.is_cut;
         match usage {
             Some(usage) => {
                 Some(ModelUse { tokens: usage.total(), cost: cost.unwrap_or_default(), ..used })
             }
-            None if is_refused || !is_sent || !dialect::samples(self.endpoint) => Some(used),
+            None if is_free || !is_sent || !dialect::samples(self.endpoint) => Some(used),
             None => None,
         }
     }

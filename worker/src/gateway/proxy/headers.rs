@@ -4,10 +4,10 @@ use hyper::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, HeaderValue,
 };
 use hyper::{HeaderMap, Request};
+use rollout_base::hop_by_hop;
 use rollout_protocol::spec::gateway::ModelDialect;
 
 use crate::gateway::dialect;
-use rollout_base::hop_by_hop;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const GOOGLE_API_KEY: HeaderName = HeaderName::from_static("x-goog-api-key");

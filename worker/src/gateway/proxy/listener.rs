@@ -14,12 +14,12 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rollout_base::supervise::{self, Task};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit};
 
 use super::{OpenTry, TryTable, headers, route};
 use crate::gateway::GatewayError;
-use rollout_base::supervise::{self, Task};
 
 /// Longest time to send the headers of a request, also on a connection that is idle: clients open a
 /// new one without loss.

@@ -37,6 +37,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use lru::LruCache;
+use rollout_base::supervise::Task;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
@@ -61,7 +62,6 @@ use super::{
     TryGateway, TryRequest, Upstream, atif, dialect, session,
 };
 use crate::environment::ListenerRoute;
-use rollout_base::supervise::Task;
 
 /// Prefix of the keys of executions.
 const KEY_PREFIX: &str = "rollout-";

@@ -10,6 +10,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body, Incoming};
 use hyper::header::CONTENT_ENCODING;
 use hyper::{HeaderMap, StatusCode};
+use rollout_base::supervise;
 use rollout_protocol::limits;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
@@ -18,7 +19,6 @@ use tokio::time::{Instant, timeout_at};
 
 use super::request_memory::{BodyMemory, NoMemory, TryMemory};
 use super::route::{OwnReply, RETRY_AFTER_SEC};
-use rollout_base::supervise;
 
 /// The compressions that are taken, as a header lists them.
 pub(super) const ENCODINGS: &str = "gzip, zstd";

@@ -185,9 +185,9 @@ impl Drop for MemoryWait<'_> {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
+    use rollout_base::shared_limit::HOLD_BACK;
 
     use super::*;
-    use rollout_base::shared_limit::HOLD_BACK;
 
     const ONE: RunId = RunId::from_bytes([1; 16]);
     const OTHER: RunId = RunId::from_bytes([2; 16]);

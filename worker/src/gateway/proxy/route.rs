@@ -10,6 +10,7 @@ use hyper::header::{
     ACCEPT_ENCODING, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, UPGRADE,
 };
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use rollout_base::supervise;
 use rollout_protocol::limits;
 use rollout_protocol::record::ModelEndpoint;
 use rollout_protocol::spec::gateway::ModelDialect;
@@ -25,7 +26,6 @@ use super::request_memory::BodyMemory;
 use super::{OpenTry, headers, request_body};
 use crate::gateway::dialect::{self, CallTarget, Target};
 use crate::gateway::{GatewayReply, recorder};
-use rollout_base::supervise;
 
 /// Seconds after which agents may try again while calls are kept back for an unknown time.
 pub(super) const RETRY_AFTER_SEC: u64 = 5;

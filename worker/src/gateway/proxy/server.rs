@@ -12,6 +12,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Request, StatusCode, Uri};
+use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
 use regex::Regex;
 use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 use rollout_protocol::wire::offer::RunRateLimits;
@@ -20,6 +21,12 @@ use tokio::sync::{SemaphorePermit, watch};
 use tokio::time::Instant;
 
 pub(super) use self::held_places::HeldPlaces;
+use rollout_base::dependency::{Dependency, Probe};
+use rollout_base::glob;
+use rollout_base::rate_limit::RunRateLimiter;
+use rollout_base::secrets::Redactor;
+use rollout_base::supervise::{self, Task};
+
 use self::held_places::{HeldPlace, ServerCalls};
 use super::client::{Clients, HttpClient};
 use super::headers;
@@ -27,11 +34,6 @@ use super::refusal::{self, ServerReply};
 use super::route::{OwnReply, RETRY_AFTER_SEC};
 use crate::gateway::run_leases::{LeasedCall, LeasedLimits};
 use crate::gateway::{GatewayError, Upstream};
-use rollout_base::dependency::{Dependency, Probe};
-use rollout_base::glob;
-use rollout_base::rate_limit::RunRateLimiter;
-use rollout_base::secrets::Redactor;
-use rollout_base::supervise::{self, Task};
 
 /// Time between two probes of a server that does not answer.
 const PROBE_PAUSE: Duration = Duration::from_secs(1);
@@ -148,6 +150,8 @@ struct Obstacle {
 pub(super) struct SendFailure {
     /// There was no connection: the server has not seen the call.
     pub(super) not_sent: bool,
+    /// The server has seen it and said no status: it may have worked on it.
+    pub(super) is_cut: bool,
     pub(super) message: String,
 }
 
@@ -366,24 +370,27 @@ impl ModelServer {
         })
     }
 
-    /// Sends a call once.
+    /// Sends a call once. `connection` gets the connection to the server.
     pub(super) async fn send(
         &self,
         uri: Uri,
         sent: &HeaderMap,
         body: Bytes,
+        connection: &mut Option<CaptureConnection>,
     ) -> Result<ServerReply, SendFailure> {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = Method::POST;
         *request.headers_mut() = headers::for_server(sent, self.key.as_ref());
         *request.uri_mut() = uri;
+        *connection = Some(capture_connection(&mut request));
         let sent = self.client.request(request).await;
         let response = sent.map_err(|error| SendFailure {
             not_sent: error.is_connect(),
+            is_cut: !error.is_connect(),
             message: chain(&error),
         })?;
         let reply = refusal::read(self.dialect(), response).await;
-        reply.map_err(|message| SendFailure { not_sent: false, message })
+        reply.map_err(|message| SendFailure { not_sent: false, is_cut: false, message })
     }
 
     /// Records that the server cannot be reached, and probes it until it can.

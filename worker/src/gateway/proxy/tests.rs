@@ -15,11 +15,13 @@ use tokio::sync::Notify;
 mod bodies;
 mod busy;
 mod connections;
+mod cut_calls;
 mod pauses;
 
-use super::*;
 use rollout_base::secrets::Redactor;
 use rollout_base::supervise;
+
+use super::*;
 
 const HOST: ListenerRoute =
     ListenerRoute::HostAddress(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0));

@@ -7,6 +7,10 @@ use std::time::Duration;
 use async_nats::connection::State;
 use async_nats::{Client, Event, ServerError};
 use bytes::Bytes;
+use rollout_base::backoff::error_chain;
+use rollout_base::common_times::next_time;
+use rollout_base::supervise;
+use rollout_base::warning_limiter::WarningLimiter;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -20,10 +24,6 @@ use super::options::NatsOptions;
 use super::replies::{NatsRequest, ReplyResult, ReplyRouter};
 use super::tls_fault::ReconnectFailure;
 use crate::queue::traits::{ConnectionStatus, QueueError};
-use rollout_base::backoff::error_chain;
-use rollout_base::common_times::next_time;
-use rollout_base::supervise;
-use rollout_base::warning_limiter::WarningLimiter;
 
 /// Timeout of a response of the server. It responds in milliseconds, or when its disk does.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);

@@ -4,6 +4,8 @@ use std::error::Error as _;
 use std::sync::Arc;
 
 use async_nats::{ConnectErrorKind, Event};
+use rollout_base::supervise::{self, Task};
+use rollout_base::tls_files::TlsFileError;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
@@ -20,8 +22,6 @@ use super::source::NatsSource;
 use super::tls_fault::{self, ReconnectFailure};
 use super::{incarnation, names, next_server, server_info, snapshot};
 use crate::queue::traits::{ConnectionStatus, QueueError};
-use rollout_base::supervise::{self, Task};
-use rollout_base::tls_files::TlsFileError;
 use rollout_protocol::limits;
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_protocol::wire::offer::SizeClass;

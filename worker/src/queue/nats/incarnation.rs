@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rollout_base::common_times::next_time;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::wire::position::Incarnation;
 use serde::Deserialize;
@@ -11,7 +12,6 @@ use tokio::time::Instant;
 
 use super::client::{ANSWER_TIMEOUT, NatsClient, api_request, parse_api};
 use super::error::NatsError;
-use rollout_base::common_times::next_time;
 
 /// Interval of stream checks: a stream that was recreated during a connection is noticed within
 /// this.

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_nats::{ConnectOptions, ServerAddr};
+use rollout_base::tls_files::{self, TlsFileError};
 use rollout_protocol::limits;
 
 use super::names::{InvalidNatsName, NatsName};
-use rollout_base::tls_files::{self, TlsFileError};
 
 /// How long one attempt to connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

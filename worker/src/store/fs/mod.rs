@@ -30,6 +30,8 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use rollout_base::shown_path::shown;
+use rollout_base::{durable, supervise};
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use tokio::io::AsyncRead;
@@ -37,8 +39,6 @@ use tokio::io::AsyncRead;
 use self::scratch::StoreScratch;
 use super::verify::VerifyingReader;
 use super::{BlobContent, BlobStore, StoreError, StoredBlob};
-use rollout_base::shown_path::shown;
-use rollout_base::{durable, supervise};
 
 /// Contents of a batch that are stored concurrently. File systems sync concurrent writes together:
 /// with 16 a batch takes a tenth of the time, and more gain nothing.

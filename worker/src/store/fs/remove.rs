@@ -6,13 +6,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use rollout_base::backoff::error_chain;
+use rollout_base::shown_path::shown;
 use rollout_protocol::digest::Digest;
 
 use super::super::identity::IDENTITY_FILE;
 use super::super::{check_document_path, digest_of_hex};
 use super::{FsStoreInner, StoreError, StoredBlob};
-use rollout_base::backoff::error_chain;
-use rollout_base::shown_path::shown;
 
 /// Start of the name of a blob that is being removed from a full disk.
 const REMOVING: &str = ".removing-";

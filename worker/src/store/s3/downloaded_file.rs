@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use bytes::Bytes;
+use rollout_base::supervise::{self, BlockingDrop};
 
 use super::super::StoreError;
 use super::super::copy::PartialFile;
-use rollout_base::supervise::{self, BlockingDrop};
 
 /// Bytes that are written at once: chunks have the speed of the page cache, and a blocking thread for each
 /// would cost more than the write.

@@ -5,10 +5,10 @@ use std::error::Error;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_s3::config::http::HttpResponse;
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
+use rollout_base::backoff::error_chain;
 use rollout_protocol::limits;
 
 use super::super::StoreError;
-use rollout_base::backoff::error_chain;
 
 /// Codes of a service that cannot answer now, whatever their status.
 const TRANSIENT_CODES: [&str; 7] = [

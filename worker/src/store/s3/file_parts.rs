@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
+use rollout_base::supervise;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::{Digest, DigestHasher};
 
 use super::super::StoreError;
-use rollout_base::supervise;
 
 /// Files up to this size are read into memory.
 const SMALL_FILE_BYTES: u64 = 1024 * 1024;

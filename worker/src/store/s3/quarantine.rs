@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rollout_base::backoff::error_chain;
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::digest::Digest;
 
 use super::super::StoreError;
 use super::error::RequestError;
 use super::{S3StoreInner, blob_path, damaged_path};
-use rollout_base::backoff::error_chain;
-use rollout_base::supervise::{self, Task};
 
 /// The blobs that this process found damaged and that were not stored again since.
 #[derive(Debug, Default)]

@@ -11,6 +11,7 @@ use aws_sdk_s3::types::{ChecksumAlgorithm, CompletedMultipartUpload, CompletedPa
 use bytes::Bytes;
 use data_encoding::BASE64;
 use futures_util::{TryFutureExt as _, TryStreamExt as _};
+use rollout_base::supervise;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -20,7 +21,6 @@ use super::super::{BlobContent, StoreError};
 use super::error::{RequestError, ServiceAnswer};
 use super::file_parts::{FileContent, FilePart, LargeFile, UploadError, changed, read_file};
 use super::{ObjectHead, S3StoreInner, blob_path};
-use rollout_base::supervise;
 
 /// Content up to this size is sent without asking first whether it is present: the service refuses
 /// it then. A service may refuse without reading the body, which breaks the connection if the body

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rollout_base::secrets::Redactor;
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
@@ -20,7 +21,6 @@ use crate::agents::{self, INSTRUCTION_VARIABLE};
 use crate::environment::{Environment, Upload, proxies};
 use crate::executor::errors::SetupError;
 use crate::executor::{ExecutionContext, ExecutionServices};
-use rollout_base::secrets::Redactor;
 
 /// File with the prompt of the agent.
 const PROMPT: &str = "/commands/prompt.md";

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::dependency::Dependency;
+use rollout_base::secrets::Redactor;
+use rollout_base::supervise;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::dependency::Dependency as Kind;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
@@ -22,9 +25,6 @@ use crate::executor::{ExecutionContext, ExecutionServices, PhaseSink, RecordFile
 use crate::gateway::{
     CallFailure, SessionFiles, TrajectoryAgent, TryCalls, TryGateway, TryRequest, Upstream,
 };
-use rollout_base::dependency::Dependency;
-use rollout_base::secrets::Redactor;
-use rollout_base::supervise;
 
 /// Directory of the records, below the directory of the execution or its command.
 pub(in crate::work) const CALLS_DIRECTORY: &str = "gateway";

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use rollout_base::dependency::Dependency;
 use tokio::sync::watch;
 
 use super::ScriptEnv;
@@ -12,7 +13,6 @@ use super::shell::{ShellAgent, ShellPlace};
 use crate::environment::{CommandExit, Environment, ExecCommand, Failure, OutputSink};
 use crate::executor::errors::ScriptError;
 use crate::executor::{self, Capture, NormalExit, ScriptEnd, ScriptLimit, ScriptRun};
-use rollout_base::dependency::Dependency;
 
 /// A script and how it runs.
 #[derive(Debug)]

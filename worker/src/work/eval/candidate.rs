@@ -9,6 +9,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use rollout_base::secrets::Redactor;
+use rollout_base::supervise;
 use rollout_protocol::limits;
 use rollout_protocol::record::CheckoutChanges;
 
@@ -18,8 +20,6 @@ use super::{EvalFilesError, local_dir};
 use crate::archive::{self, ArchivePath, ArchiveTruncation};
 use crate::environment::ByteStream;
 use crate::git::{CommitIdentity, GitError, bundle};
-use rollout_base::secrets::Redactor;
-use rollout_base::supervise;
 
 /// An agent's changed checkout, on this host's disk.
 #[derive(Debug)]

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use rollout_base::supervise;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::limits;
 use rollout_protocol::spec::eval::CommitBundle;
@@ -13,7 +14,6 @@ use super::{CheckoutSlot, EvalFilesError, Mirror};
 use crate::archive::{self, ArchiveLimits, ArchivePath, FilterDecision};
 use crate::environment::Upload;
 use crate::git::{BareRepository, TreeEntry, bundle};
-use rollout_base::supervise;
 
 /// Size limits of checkouts, in both directions.
 pub(super) const LIMITS: ArchiveLimits =

@@ -3,6 +3,8 @@
 
 use std::path::PathBuf;
 
+use rollout_base::secrets::Redactor;
+use rollout_base::shortage::Shortage;
 use rollout_protocol::limits;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::EvalEnd;
@@ -15,8 +17,6 @@ use super::{EvalFilesError, failure};
 use crate::archive::{ArchiveLimits, ArchivePath, CapturedFile};
 use crate::executor::errors::{self, ResultError};
 use crate::executor::{CleanArchive, read_directory};
-use rollout_base::secrets::Redactor;
-use rollout_base::shortage::Shortage;
 
 /// The collected outputs.
 #[derive(Debug, Default)]

@@ -8,12 +8,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use rollout_base::secrets::{RedactionStyle, Redactor};
 use rollout_protocol::limits;
 use rollout_protocol::record::CheckoutChanges;
 
 use super::checkout::{LINK, SUBMODULE};
 use crate::git::{TreeEntry, names};
-use rollout_base::secrets::{RedactionStyle, Redactor};
 
 /// Bytes read at once.
 const BUFFER_BYTES: usize = 64 * 1024;

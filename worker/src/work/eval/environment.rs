@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use rollout_base::secrets::Redactor;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::environment::EnvironmentSpec;
@@ -16,7 +17,6 @@ use super::{Mirror, failure};
 use crate::environment::{BuildProxies, CreateRequest, EnvironmentPurpose, Provider, Upload};
 use crate::executor::errors::SetupError;
 use crate::executor::{ManagedEnvironment, PhaseInterrupt, RequestedImage, TaskPart};
-use rollout_base::secrets::Redactor;
 
 /// Largest size of an idea, in bytes.
 const IDEA_BYTES: u64 = rollout_protocol::limits::INSTRUCTION_BYTES;

@@ -1,5 +1,7 @@
 //! Errors that only evals have.
 
+use rollout_base::secrets::Redactor;
+use rollout_base::shortage::Shortage;
 use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
 };
@@ -8,8 +10,6 @@ use rollout_protocol::spec::eval::{EvalSpec, EvalStage};
 use super::EvalFilesError;
 use crate::environment::Failure;
 use crate::executor::errors::{self, ScriptError, ScriptStage, ScriptSubject, shortage_code};
-use rollout_base::secrets::Redactor;
-use rollout_base::shortage::Shortage;
 
 const INFRASTRUCTURE: Class = Class::Infrastructure;
 

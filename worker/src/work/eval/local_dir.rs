@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rollout_base::fs_remove;
+use rollout_base::shown_path::shown;
 use rustix::fs::FlockOperation;
 
 use super::EvalFilesError;
-use rollout_base::fs_remove;
-use rollout_base::shown_path::shown;
 
 /// Name of the lock file in a directory that one process uses.
 pub(super) const LOCK_FILE: &str = "lock";

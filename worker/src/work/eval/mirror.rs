@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lru::LruCache;
+use rollout_base::supervise;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
 use rollout_protocol::spec::eval::{CommitBundle, RepositorySpec};
@@ -15,7 +16,6 @@ use super::EvalFilesError;
 use super::local_dir::{self, CacheDirLock};
 use crate::git::{BareRepository, GitError, bundle};
 use crate::store::BlobStore;
-use rollout_base::supervise;
 
 /// Prefix of the names of unfinished directories.
 const UNFINISHED_PREFIX: &str = "new-";

@@ -50,6 +50,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use rollout_base::shown_path::shown;
 use rollout_protocol::spec::eval::{EvalSpec, EvalStage};
 
 use crate::archive::ArchiveError;
@@ -57,7 +58,6 @@ use crate::environment::Upload;
 use crate::executor::ExecutionContext;
 use crate::git::GitError;
 use crate::store::{BlobStore, StoreError};
-use rollout_base::shown_path::shown;
 
 pub use self::candidate::{Candidate, CandidateOutcome, ExtractedTree};
 pub use self::checkout::Checkout;

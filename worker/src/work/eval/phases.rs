@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rollout_base::dependency::Dependency;
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::phase::Phase;
@@ -27,7 +28,6 @@ use crate::executor::{
     wait_for_stop, with_timeout,
 };
 use crate::work::agent::{self, PlannedScript};
-use rollout_base::dependency::Dependency;
 
 /// The time limit of a command.
 #[derive(Debug, Clone, Copy)]

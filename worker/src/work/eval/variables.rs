@@ -19,6 +19,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rollout_base::secrets::{Redactor, TrialVariables};
 use rollout_protocol::spec::eval::{EvalSpec, EvalStage};
 use rollout_protocol::spec::gateway::{GatewaySpec, declared_secrets};
 use rollout_protocol::spec::task::TaskEnvironment;
@@ -29,7 +30,6 @@ use crate::environment::proxies;
 use crate::executor::ExecutionServices;
 use crate::executor::cost::COST_FILE;
 use crate::work::agent::command;
-use rollout_base::secrets::{Redactor, TrialVariables};
 
 /// The checkout.
 pub const REPOSITORY: &str = "/repository";

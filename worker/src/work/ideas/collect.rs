@@ -5,6 +5,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rollout_base::backoff::error_chain;
+use rollout_base::supervise;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::limits;
@@ -16,8 +18,6 @@ use super::run::IdeasRun;
 use super::variables::{IDEAS, LOGS};
 use crate::archive::{self, ArchiveError, ArchiveLimits, FilterDecision};
 use crate::executor::{self, CleanArchive, errors, read_directory};
-use rollout_base::backoff::error_chain;
-use rollout_base::supervise;
 
 /// Limits of the directory of ideas. Content beyond them is unknown.
 const IDEAS_LIMITS: ArchiveLimits =

@@ -1,11 +1,12 @@
 //! Errors that only commands for ideas have.
 
+use rollout_base::secrets::Redactor;
 use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
 };
 use rollout_protocol::name::InvalidPathComponent;
 
-use rollout_base::secrets::Redactor;
+use crate::environment::with_words;
 
 /// A directory of earlier ideas whose name is no plain file name.
 pub(super) fn invalid_directory_name(why: &InvalidPathComponent) -> TrialError {
@@ -20,8 +21,8 @@ pub(super) fn no_ideas(left_out: usize, last_words: &str, redactor: &Redactor) -
         0 => String::new(),
         _ => format!("; left out: {left_out} (see left_out.txt)"),
     };
-    let said = if last_words.is_empty() { "" } else { ": " };
-    let message = redactor.text(&format!("the command wrote no idea{beside}{said}{last_words}"));
+    let text = format!("the command wrote no idea{beside}");
+    let message = redactor.text(&with_words(text, last_words));
     let kind = Type::AgentExecutionFailed;
     TrialError::new(kind, Code::REWARD_MISSING, Class::Agent, Retry::Permanent, message)
 }

@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Cursor;
 use std::time::Duration;
 
+use rollout_base::secrets::TrialVariables;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, TrialError};
 use rollout_protocol::record::{IdeasEnd, IdeasRecord};
@@ -24,7 +25,6 @@ use crate::store::{BlobStore as _, MemoryStore};
 use crate::work::eval::Repositories;
 use crate::work::eval::testing::{PermitEvent, PermitRecorder};
 use crate::work::trial::testing::{TrialFixture, settings};
-use rollout_base::secrets::TrialVariables;
 
 /// A command that writes ideas, over the scripted provider.
 struct IdeasFixture {

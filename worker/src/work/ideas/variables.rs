@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rollout_base::secrets::{Redactor, TrialVariables};
 use rollout_protocol::spec::gateway::{GatewaySpec, declared_secrets};
 use rollout_protocol::spec::ideas::IdeasSpec;
 use rollout_protocol::template::UnsetVariable;
@@ -26,7 +27,6 @@ use crate::environment::{Upload, proxies};
 use crate::executor::ExecutionServices;
 use crate::executor::cost::COST_FILE;
 use crate::work::agent::command;
-use rollout_base::secrets::{Redactor, TrialVariables};
 
 /// The files of the node's commit.
 pub const REPOSITORY: &str = "/repository";

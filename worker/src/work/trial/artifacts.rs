@@ -3,6 +3,11 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use rollout_base::fs_make::make_scratch_directory;
+use rollout_base::fs_remove;
+use rollout_base::secrets::Redactor;
+use rollout_base::shown_path::shown;
+use rollout_base::supervise;
 use rollout_protocol::artifact::ArtifactType;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::digest::Digest;
@@ -18,11 +23,6 @@ use crate::environment::{ByteStream, Environment, Upload};
 use crate::executor::errors::IncompleteWork;
 use crate::executor::{COPY_LIMIT, FileRole, RecordFile, with_timeout};
 use crate::verifier::{TESTS_DIR, VERIFIER_LOGS};
-use rollout_base::fs_make::make_scratch_directory;
-use rollout_base::fs_remove;
-use rollout_base::secrets::Redactor;
-use rollout_base::shown_path::shown;
-use rollout_base::supervise;
 
 /// In Harbor's format, files here are kept without being requested.
 pub(super) const ARTIFACTS_DIR: &str = "/logs/artifacts";

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use rollout_base::secrets::Redactor;
 use rollout_protocol::limits;
 
 use super::failure::RewardError;
@@ -15,7 +16,6 @@ use crate::archive::{
 use crate::environment::Environment;
 use crate::executor::{self, COPY_LIMIT, CleanArchive, CollectionFailure};
 use crate::verifier::{LOGS, VERIFIER_LOGS};
-use rollout_base::secrets::Redactor;
 
 /// The directory to collect.
 #[derive(Debug, Clone, Copy)]

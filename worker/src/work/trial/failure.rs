@@ -1,5 +1,6 @@
 //! Errors that only trials have.
 
+use rollout_base::secrets::Redactor;
 use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
 };
@@ -7,7 +8,6 @@ use rollout_protocol::harness::OutputError;
 use rollout_protocol::phase::Phase;
 
 use crate::executor::errors::ResultError;
-use rollout_base::secrets::Redactor;
 
 /// Why a successful verifier gave no reward.
 #[derive(Debug)]

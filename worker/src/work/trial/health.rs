@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::agents::shell;
 use crate::environment::{
     CommandExit, Environment, ExecCommand, Failure, FailureKind, ImageHealthcheck, time_limit,
+    with_words,
 };
 use crate::executor::errors::SetupError;
 use crate::executor::{self, Capture, ManagedEnvironment, NormalExit, ScriptEnd, stderr_summary};
@@ -131,8 +132,7 @@ async fn check_once(
         }
         ScriptEnd::Exited(exit) => {
             let words = stderr_summary(&capture).await;
-            let said = if words.is_empty() { "" } else { ": " };
-            Err(format!("it ended with code {}{said}{words}", exit.code))
+            Err(with_words(format!("it ended with code {}", exit.code), &words))
         }
         ScriptEnd::TimedOut => exceeded(),
         ScriptEnd::Failed(failure) if failure.kind == FailureKind::NotStarted => {

@@ -1,10 +1,11 @@
-//! Trials that did not pass while this host failed: something removed their environment, or a disk was
-//! full.
+//! Trials that did not pass while this host failed: something removed their environment, the proxy of its
+//! allowed hosts failed, or a disk was full.
 
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::record::ItemOutcome;
 use rollout_protocol::spec::budget::ModelUse;
 
+use super::failure;
 use super::run::{TrialRun, is_trial_error};
 use crate::executor::FaultedExecution;
 
@@ -19,14 +20,22 @@ impl TrialRun<'_> {
             ItemOutcome::Failed => !error.is_some_and(TrialError::is_retryable),
             _ => false,
         };
-        if !doubtful || error.is_some_and(|error| error.code == ErrorCode::STORAGE_EXCEEDED) {
+        // A verifier that passed may have judged less than a failed hook was to leave.
+        let may_lack_work = verdict.outcome == ItemOutcome::Completed
+            && self.attempt.secondary_errors.iter().any(failure::is_of_hook);
+        if !(doubtful || may_lack_work)
+            || error.is_some_and(|error| error.code == ErrorCode::STORAGE_EXCEEDED)
+        {
             return;
         }
         let second = self.verifier_environment.as_deref();
-        if let Some(removed) = self.attempt.removed_environment(second).await {
+        if let Some(fault) = self.attempt.environment_fault(second).await {
             let reward = self.withdrawn_reward();
-            let error = removed.error(self.faulted(ErrorType::VerifierFailed, &reward));
+            let error = fault.error(self.faulted(ErrorType::VerifierFailed, &reward));
             return self.attempt.record_first_error(error);
+        }
+        if !doubtful {
+            return;
         }
         let (captures, second) = (self.outputs.captures(), self.verifier_environment.as_deref());
         let detected = self.attempt.full_disk(self.services, captures, second).await;

@@ -38,12 +38,12 @@ mod tests;
 
 use std::sync::Arc;
 
+use rollout_base::rate_limit::RunRateLimiter;
 use rollout_protocol::spec::agent::AgentSpec;
 use rollout_protocol::spec::settings::TrialSettings;
 use rollout_protocol::spec::task::{StepSpec, TaskSpec};
 
 use crate::executor::ExecutionContext;
-use rollout_base::rate_limit::RunRateLimiter;
 
 pub use self::run::run;
 

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rollout_base::secrets::Redactor;
+use rollout_base::shortage::Shortage;
+use rollout_base::supervise;
 use rollout_protocol::limits;
 
 use crate::executor::errors::ScriptStage;
@@ -12,9 +15,6 @@ use crate::executor::{
     self, BUILD_LOG, BuildLog, Capture, CaptureList, CapturedStream, ExecutionContext, RecordFile,
     ScratchWork,
 };
-use rollout_base::secrets::Redactor;
-use rollout_base::shortage::Shortage;
-use rollout_base::supervise;
 
 /// Prefix of the paths of a step's files, below the trial's directory: `steps/<name>/` for a step
 /// with a name, otherwise empty.

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rollout_base::dependency;
 use rollout_protocol::record::{StartWait, StartWaitEnd};
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::spec::timeout::seconds;
@@ -16,7 +17,6 @@ use crate::environment::{
 };
 use crate::executor::errors::SetupError;
 use crate::executor::{self, Capture, ManagedEnvironment, NormalExit, ScriptEnd};
-use rollout_base::dependency;
 
 /// Looks at an environment in which no command could be started, and the time between two.
 const LOOKS_AFTER_REFUSAL: u32 = 6;

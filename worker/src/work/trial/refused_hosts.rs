@@ -2,12 +2,13 @@
 
 use std::fs;
 
-use super::run::TrialRun;
-use crate::executor::RecordFile;
-use crate::executor::errors;
 use rollout_base::fs_make::{SCRATCH_DEPTH, make_directory};
 use rollout_base::shortage::Shortage;
 use rollout_base::supervise;
+
+use super::run::TrialRun;
+use crate::executor::RecordFile;
+use crate::executor::errors;
 
 /// Its path below the trial's directory.
 const FILE: &str = "network/refused.json";

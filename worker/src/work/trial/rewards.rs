@@ -1,6 +1,7 @@
 //! Interpretation of the files that a verifier writes its reward to.
 
 use bytes::Bytes;
+use rollout_base::secrets::Redactor;
 use rollout_protocol::limits;
 use rollout_protocol::spec::settings::VerifierSettings;
 use rollout_protocol::spec::task::{TaskFormat, TaskSpec};
@@ -9,7 +10,6 @@ use super::failure::RewardError;
 use super::score::VerifierScore;
 use crate::archive::{ArchivePath, CapturedFile};
 use crate::verifier::{KEYED_FILE, REWARD_FILE, keyed_reward, reward};
-use rollout_base::secrets::Redactor;
 
 /// The files that are searched for a reward.
 #[derive(Debug, Clone, Copy)]

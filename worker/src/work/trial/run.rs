@@ -98,7 +98,11 @@ pub(super) struct TrialRun<'a> {
 }
 
 impl<'a> TrialRun<'a> {
-    fn new(ctx: &'a TrialContext, services: &'a ExecutionServices, plan: AgentPlan) -> Self {
+    pub(super) fn new(
+        ctx: &'a TrialContext,
+        services: &'a ExecutionServices,
+        plan: AgentPlan,
+    ) -> Self {
         Self {
             ctx,
             services,

@@ -1,8 +1,6 @@
 //! Verification in an environment of its own, which gets only the artifacts from the agent's
 //! environment: nothing else that the agent did can affect it.
 
-use std::sync::Arc;
-
 use rollout_protocol::error::TrialError;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::task::{StepSpec, TaskEnvironment};
@@ -51,9 +49,8 @@ impl TrialRun<'_> {
         let PreparedEnvironment { provider, request, services, workdir_files } =
             ready.map_err(|error| self.verifier_setup_error(error))?;
         self.wait_for_start().await?;
-        let refused = Arc::clone(self.attempt.environment.refused_hosts());
         let environment = self.verifier_environment.insert(Box::default());
-        environment.share_refused_hosts(refused);
+        environment.share_access(&self.attempt.environment);
         let created = environment.create_beside(provider, request, services).await;
         created
             .map_err(|why| why.into_error(&self.attempt.redactor).in_phase(Phase::Verification))?;

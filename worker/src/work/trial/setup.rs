@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use rollout_base::supervise;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::limits;
 use rollout_protocol::spec::agent::{AgentKind, TaskFeature};
@@ -21,7 +22,6 @@ use crate::environment::{
 };
 use crate::executor::errors::SetupError;
 use crate::executor::{COPY_LIMIT, ExecutionServices, Sidecar, TaskFiles, TaskPart, with_timeout};
-use rollout_base::supervise;
 
 /// The agent's plan for the first step.
 #[derive(Debug, Clone)]

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use rollout_base::supervise;
 use rollout_protocol::error::{ErrorClass, ErrorCode, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{HarnessRecord, StepRecord};
@@ -23,7 +24,6 @@ use crate::agents::{AgentWork, PriorConversation};
 use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
 use crate::executor::{self, CleanArchive, FileRole, PhaseInterrupt, RecordFile};
 use crate::work::agent::{ScriptFailure, ScriptWork, ShellAgent, run_agent_script};
-use rollout_base::supervise;
 
 /// A step with a name that ran, or began to.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use super::run::TrialRun;
 use super::setup;
 use crate::agents::{self, bash, shell};
 use crate::archive::{self, ArchiveError, ArchiveLimits, ArchiveTruncation};
-use crate::environment::{ExecCommand, Upload};
+use crate::environment::{ExecCommand, Upload, with_words};
 use crate::executor::errors::{ScriptError, ScriptStage, SetupError};
 use crate::executor::{
     self, COPY_LIMIT, FilesError, NormalExit, PhaseInterrupt, ScriptEnd, TaskPart, with_timeout,
@@ -178,7 +178,7 @@ impl TrialRun<'_> {
                     ScriptEnd::Exited(exit) if exit.code == 0 => return Ok(()),
                     ScriptEnd::Exited(exit) => {
                         let words = executor::stderr_summary(&capture).await;
-                        format!("it ended with code {}: {words}", exit.code)
+                        with_words(format!("it ended with code {}", exit.code), &words)
                     }
                     // Everything else was killed with it: nothing is left to verify.
                     ScriptEnd::TimedOut => {

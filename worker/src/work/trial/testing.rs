@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rollout_base::rate_limit::RunRateLimiter;
+use rollout_base::secrets::TrialVariables;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::dependency::Dependency;
 use rollout_protocol::digest::Digest;
@@ -31,8 +33,6 @@ use crate::executor::{
 };
 use crate::store::{BlobStore, MemoryStore};
 use crate::testing::TestDirectory;
-use rollout_base::rate_limit::RunRateLimiter;
-use rollout_base::secrets::TrialVariables;
 
 /// One trial and everything that it needs. Its parts may be changed before it runs.
 #[derive(Debug)]

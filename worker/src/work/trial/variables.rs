@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rollout_base::secrets::{Redactor, TrialVariables};
 use rollout_protocol::spec::agent::AgentKind;
 use rollout_protocol::spec::gateway::{GatewaySpec, declared_secrets};
 use rollout_protocol::spec::task::{StepSpec, TaskEnvironment};
@@ -15,7 +16,6 @@ use crate::agents::{
 use crate::environment::proxies;
 use crate::executor::ExecutionServices;
 use crate::work::agent::ScriptEnv;
-use rollout_base::secrets::{Redactor, TrialVariables};
 
 /// The context with the proxies of this host in the environments of its task that name none.
 pub(super) fn with_host_proxies(

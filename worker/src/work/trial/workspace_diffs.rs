@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::path::Path;
 
+use rollout_base::secrets::Redactor;
 use rollout_protocol::limits;
 use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus};
 use rollout_protocol::spec::task::{Artifact, StepSpec};
@@ -17,7 +18,6 @@ use crate::executor::COPY_LIMIT;
 use crate::workspace_diff::{
     FinishedDiff, WorkspaceDiffError, WorkspaceOptions, WorkspaceSnapshot,
 };
-use rollout_base::secrets::Redactor;
 
 /// Directory of diffs below the artifacts, unless they have a destination.
 const DIFFS_DIR: &str = "workspace-diff";

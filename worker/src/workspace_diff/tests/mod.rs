@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::io::{Cursor, Read as _};
 use std::path::Path;
 
+use rollout_base::secrets::Redactor;
 use rollout_protocol::workspace_diff::{
     CHANGES_FILE, ChangeKind, FILES_ARCHIVE, FilesOmission, PATCH_FILE, PatchOmission,
     WorkspaceChange, WorkspaceDiff, WorkspaceEntryKind,
@@ -17,7 +18,6 @@ use tar::{Archive, EntryType, Header};
 
 use super::{FinishedDiff, WorkspaceDiffError, WorkspaceOptions, WorkspaceSnapshot};
 use crate::archive::ArchiveLimits;
-use rollout_base::secrets::Redactor;
 
 /// An entry of a tree: a file with its mode, a directory with its mode, or a link.
 #[derive(Debug, Clone, PartialEq, Eq)]

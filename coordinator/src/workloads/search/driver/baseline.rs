@@ -9,7 +9,7 @@ use rollout_base::regular_file;
 use super::scoring::list_names;
 use super::{SearchDirectory, SearchError};
 use crate::config::{ScoringProfile, TreeFile};
-use crate::workloads::search::score::{ConfigGaps, SweepSummary, summarize};
+use crate::workloads::search::score::{ConfigGaps, SweepError, SweepSummary, summarize};
 
 /// Checks the baseline of a new search before anything is created. Returns warnings, a line each.
 /// An existing search has its own copy of the baseline, which is not checked again. Blocks.
@@ -29,7 +29,10 @@ pub(super) fn check(tree: &TreeFile, path: &Path) -> Result<Vec<String>, SearchE
     let file = regular_file::open(path).map_err(SearchError::io("open", path))?;
     let limit = tree.search.sweep_config_limit;
     let summary = summarize(file, &tree.profile, limit);
-    let summary = summary.map_err(|error| refused(vec![error_chain(&error)]))?;
+    let summary = summary.map_err(|error| match error {
+        SweepError::Io(source) => SearchError::io("read", path)(source),
+        error => refused(vec![error_chain(&error)]),
+    })?;
     let mut missing = Vec::new();
     missing.extend(without_primary(&summary, &tree.profile));
     if let Some(limit) = limit {

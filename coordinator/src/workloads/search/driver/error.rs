@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use rollout_base::shown_path::shown;
+
 use crate::results::files::{FileError, RegistrationError};
 use crate::workloads::search::backend::SearchPlanError;
-use rollout_base::shown_path::shown;
 use rollout_engine::{LockError, LockLostError, OpenError, RunError};
 use rollout_protocol::search::NodeId;
 

@@ -1,18 +1,23 @@
 //! Merges a result into the manifest: the eval's results become an artifact and are scored.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rollout_base::backoff::error_chain;
 use rollout_engine::atomic_file;
+use rollout_worker::git;
 
-use super::{EvalResult, SearchBackend, SearchDirectory, SearchError, SweepFiles, scoring};
+use super::{
+    EvalResult, ScoreError, SearchBackend, SearchDirectory, SearchError, SweepFiles, scoring,
+};
 use crate::workloads::search::manifest::{
     ArtifactPolicy, CopiedFile, EvalStatus, SearchEval, SearchEvalError, SearchManifest,
 };
 use crate::workloads::search::{normalize, policy};
 use rollout_protocol::search::EvalId;
 
-/// Merges the result of an eval. Faults of its results are recorded in the eval.
+/// Merges the result of an eval. Faults of its results are recorded in the eval; one of the system
+/// ends the session, and the next one merges the result again.
 pub(super) fn merge(
     directory: &SearchDirectory,
     manifest: &mut SearchManifest,
@@ -39,7 +44,8 @@ pub(super) fn merge(
     };
     if eval.status == EvalStatus::Completed {
         let written = result.results_csv.as_deref();
-        match written.and_then(|path| source(directory, id, path)) {
+        let found = written.map(|path| source(directory, id, path)).transpose()?.flatten();
+        match found {
             Some(from) => results(directory, manifest, backend, &mut eval, &from)?,
             None => {
                 eval.error = Some(results_error("results_missing", "the sweep wrote no results"));
@@ -51,11 +57,30 @@ pub(super) fn merge(
 }
 
 /// The results file of an eval: a regular file in the eval's own directory.
-fn source(directory: &SearchDirectory, eval: EvalId, path: &str) -> Option<PathBuf> {
-    let path = directory.resolve_below(&format!("eval/{eval}/{path}"))?;
-    let real = path.canonicalize().ok()?;
-    let root = directory.eval(eval).canonicalize().ok()?;
-    (real.starts_with(root) && real.is_file()).then_some(path)
+fn source(
+    directory: &SearchDirectory,
+    eval: EvalId,
+    path: &str,
+) -> Result<Option<PathBuf>, SearchError> {
+    let Some(path) = directory.resolve_below(&format!("eval/{eval}/{path}")) else {
+        return Ok(None);
+    };
+    let real = match path.canonicalize() {
+        Ok(real) => real,
+        Err(error) if is_fault_of_host(&error) => {
+            return Err(SearchError::io("read", &path)(error));
+        }
+        Err(_) => return Ok(None),
+    };
+    let own = directory.eval(eval);
+    let root = own.canonicalize().map_err(SearchError::io("read", &own))?;
+    let is_file = real.metadata().map_err(SearchError::io("read", &real))?.is_file();
+    Ok((real.starts_with(root) && is_file).then_some(path))
+}
+
+/// Whether the host refuses a path, rather than that nothing is there.
+fn is_fault_of_host(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied || git::is_transient_io(error)
 }
 
 fn results(
@@ -99,9 +124,10 @@ fn results(
             atomic_file::write_json(&file, &scores.document())?;
             (eval.parent_relative, eval.root_relative) = (scores.parent, scores.root);
         }
-        Err(error) => {
-            eval.error = Some(results_error("results_unreadable", &error_chain(&error)));
+        Err(ScoreError::Results(fault)) => {
+            eval.error = Some(results_error("results_unreadable", &error_chain(&fault)));
         }
+        Err(ScoreError::Search(error)) => return Err(error),
     }
     Ok(())
 }

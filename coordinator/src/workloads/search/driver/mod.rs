@@ -39,7 +39,7 @@ pub use ideas::{CALLS_FILE, COST_FILE, read_user_ideas};
 pub use opening::{SearchOpenOptions, SearchOwnership, check_existing, lock_and_open, open};
 pub use result::EvalResult;
 pub(super) use scoring::FILE as SCORES_FILE;
-pub use scoring::{Scores, score};
+pub use scoring::{ScoreError, Scores, score};
 pub use session::SearchSession;
 pub use traits::{
     DesiredRepositoryState, EvalOrder, FailedRemoval, IdeasOrder, RepositoryMaintenance,

@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::path::Path;
 
+use rollout_base::backoff::error_chain;
 use serde_json::{Value, json};
 
-use super::SweepFiles;
+use super::{SearchError, SweepFiles};
 use crate::config::ScoringProfile;
 use crate::workloads::search::manifest::ComparisonSummary;
 use crate::workloads::search::score::{
@@ -45,19 +46,32 @@ impl Scores {
 /// Name of the file with both comparisons, in an eval's directory.
 pub(in crate::workloads::search) const FILE: &str = "score.json";
 
+/// Why results were not scored.
+#[derive(Debug, thiserror::Error)]
+pub enum ScoreError {
+    /// The candidate's file is not a sweep.
+    #[error(transparent)]
+    Results(SweepError),
+    /// A file could not be read, or a baseline is not a sweep: no fault of the candidate.
+    #[error(transparent)]
+    Search(#[from] SearchError),
+}
+
 /// Scores the results of a sweep.
 ///
 /// # Errors
-/// [`SweepError`] if one of the files is not a sweep.
-pub fn score(sweep: &SweepFiles<'_>) -> Result<Scores, SweepError> {
+/// [`ScoreError`].
+pub fn score(sweep: &SweepFiles<'_>) -> Result<Scores, ScoreError> {
     let config = &sweep.manifest.run_config;
-    let read = |path: &Path| -> Result<SweepSummary, SweepError> {
-        let file = File::open(path).map_err(csv::Error::from)?;
-        summarize(file, &config.scoring_profile, config.sweep_config_limit)
-    };
-    let candidate = read(sweep.candidate)?;
-    let against = |path: &Path| -> Result<SweepComparison, SweepError> {
-        Ok(compare(&read(path)?, &candidate, &config.scoring_profile))
+    let candidate = read(sweep, sweep.candidate)?;
+    let against = |path: &Path| -> Result<SweepComparison, SearchError> {
+        let baseline = read(sweep, path).map_err(|error| match error {
+            ScoreError::Results(fault) => {
+                SearchError::Damaged { path: path.to_owned(), reason: error_chain(&fault) }
+            }
+            ScoreError::Search(error) => error,
+        })?;
+        Ok(compare(&baseline, &candidate, &config.scoring_profile))
     };
     let (parent, root) = (against(sweep.parent)?, against(sweep.root)?);
     let view = |comparison: &SweepComparison| ComparisonSummary {
@@ -78,6 +92,17 @@ pub fn score(sweep: &SweepFiles<'_>) -> Result<Scores, SweepError> {
         parent: Some(view(&parent)),
         root: Some(view(&root)),
         comparisons: Some((parent, root)),
+    })
+}
+
+/// Reads one of the files of a sweep. A fault of the system is not one of the file's author.
+fn read(sweep: &SweepFiles<'_>, path: &Path) -> Result<SweepSummary, ScoreError> {
+    let config = &sweep.manifest.run_config;
+    let file = File::open(path).map_err(SearchError::io("open", path))?;
+    summarize(file, &config.scoring_profile, config.sweep_config_limit).map_err(|error| match error
+    {
+        SweepError::Io(source) => SearchError::io("read", path)(source).into(),
+        fault => ScoreError::Results(fault),
     })
 }
 

@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use super::scoring::{Scores, score};
+use super::scoring::{ScoreError, Scores, score};
 use super::{BackendError, EvalResult, SearchDirectory, SearchError};
 use crate::workloads::search::manifest::{
     CleanupKind, DeferredCleanup, EvalStatus, SearchEval, SearchManifest, SearchNode,
 };
 use crate::workloads::search::policy;
-use crate::workloads::search::score::SweepError;
 use rollout_protocol::search::{EvalId, NodeId};
 
 /// Maintains the repository of a search.
@@ -79,8 +78,8 @@ pub trait SearchBackend: RepositoryMaintenance {
     /// Scores an eval's results.
     ///
     /// # Errors
-    /// [`SweepError`] if the candidate's file is not a sweep.
-    fn score(&self, sweep: &SweepFiles<'_>) -> Result<Scores, SweepError> {
+    /// [`ScoreError`].
+    fn score(&self, sweep: &SweepFiles<'_>) -> Result<Scores, ScoreError> {
         score(sweep)
     }
 }

@@ -90,9 +90,12 @@ pub enum SweepError {
     /// A record is too large.
     #[error("a record of the file has more than {MAX_RECORD_BYTES} bytes")]
     LargeRecord,
-    /// Not CSV, not UTF-8, or unreadable.
+    /// Not CSV, or not UTF-8.
     #[error("the file is not CSV")]
-    Csv(#[from] csv::Error),
+    Csv(#[source] csv::Error),
+    /// The system did not read the file: nothing is known of its content.
+    #[error("the file cannot be read")]
+    Io(#[source] io::Error),
 }
 
 /// Reads a sweep.
@@ -180,11 +183,15 @@ impl<R: Read> Read for BoundedRecords<R> {
 }
 
 fn record_error(error: csv::Error) -> SweepError {
-    match error.kind() {
-        csv::ErrorKind::Io(source) if source.kind() == io::ErrorKind::FileTooLarge => {
-            SweepError::LargeRecord
+    if !error.is_io_error() {
+        return SweepError::Csv(error);
+    }
+    match error.into_kind() {
+        csv::ErrorKind::Io(source) if source.kind() != io::ErrorKind::FileTooLarge => {
+            SweepError::Io(source)
         }
-        _ => SweepError::Csv(error),
+        // The error of `BoundedRecords`.
+        _ => SweepError::LargeRecord,
     }
 }
 

@@ -237,6 +237,23 @@ fn endless_record_is_refused_after_a_bounded_read() {
     }
 }
 
+/// A file on a disk that fails.
+struct Faulty;
+
+impl Read for Faulty {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        Err(io::Error::other("the disk fails"))
+    }
+}
+
+#[test]
+fn sweep_on_failing_disk_is_no_fault_of_its_content() {
+    for start in ["", "a,b\n1,2\n"] {
+        let failed = summarize(start.as_bytes().chain(Faulty), &profile("returns"), None);
+        assert!(matches!(failed, Err(SweepError::Io(_))), "{start:?}: {failed:?}");
+    }
+}
+
 #[test]
 fn sweep_of_many_small_records_may_be_larger_than_a_record() {
     let rows = vec![BASELINE; 64 * 1024].join("\n");

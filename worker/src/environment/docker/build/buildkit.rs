@@ -7,6 +7,7 @@ use bollard::errors::Error;
 use bollard::query_parameters::BuilderVersion;
 use bytes::Bytes;
 use regex::Regex;
+use rollout_base::supervise;
 use rollout_protocol::digest::DigestHasher;
 use serde::Deserialize;
 use serde_json::Value;
@@ -24,7 +25,6 @@ use crate::environment::docker::client::DockerClient;
 use crate::environment::docker::connection::{self, EngineConnection};
 use crate::environment::dockerfile::{Dockerfile, with_ca_bundle, without_ca_bundle};
 use crate::environment::{Failure, FailureKind, dockerignore};
-use rollout_base::supervise;
 
 /// The text with which an engine refuses a build for which it has no BuildKit, before it reads anything of
 /// the build.

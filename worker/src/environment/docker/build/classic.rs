@@ -5,6 +5,7 @@ use std::io;
 use bollard::errors::Error;
 use bollard::query_parameters::BuildImageOptions;
 use futures_util::{Stream, StreamExt as _};
+use rollout_base::supervise;
 
 use super::context::{self, pack_with};
 use super::log::ImageBuildLog;
@@ -12,7 +13,6 @@ use super::{BuildFailure, BuildSpec, CLASSIC, failure_kind, network_failure, rea
 use crate::environment::docker::client::DockerClient;
 use crate::environment::upload;
 use crate::environment::{Failure, FailureKind};
-use rollout_base::supervise;
 
 /// Builds the image. Dropping the future cancels the build.
 pub(super) async fn run(

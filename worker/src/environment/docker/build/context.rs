@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
+use rollout_base::confined::ConfinedDir;
 use rollout_protocol::digest::{Digest, DigestHasher};
 
 use crate::environment::build_context::{self, ContextEntry, ContextKind};
 use crate::environment::dockerignore::{self, Dockerignore};
 use crate::environment::upload;
-use rollout_base::confined::ConfinedDir;
 
 /// The ignore patterns of a build: those of the ignore file named after the Dockerfile, else the
 /// context's.

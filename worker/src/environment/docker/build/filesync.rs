@@ -8,6 +8,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use h2::{RecvStream, SendStream};
 use hyper::HeaderMap;
 use prost::Message as _;
+use rollout_base::supervise;
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::mpsc;
 
@@ -16,7 +17,6 @@ use crate::environment::CaBundle;
 use crate::environment::build_context::{ContextEntry, ContextKind};
 use crate::environment::dockerignore;
 use crate::environment::upload::FIXED_MTIME;
-use rollout_base::supervise;
 
 /// Bytes of a file in one message.
 const CHUNK_BYTES: usize = 64 * 1024;

@@ -14,6 +14,7 @@ use h2::{RecvStream, SendStream};
 use hyper::header::{CONNECTION, CONTENT_TYPE, UPGRADE};
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use rollout_base::supervise::{self, Task};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::ca_bundle;
@@ -21,7 +22,6 @@ use super::filesync::{self, SessionFiles};
 use crate::environment::Failure;
 use crate::environment::docker::client::DockerClient;
 use crate::environment::docker::connection::{self, EngineConnection};
-use rollout_base::supervise::{self, Task};
 
 /// The health check of the client.
 const HEALTH: &str = "/grpc.health.v1.Health/Check";

@@ -13,13 +13,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
+use rollout_base::confined::{ConfinedDir, ConfinedKind, is_absent, leads_outside};
 use rollout_protocol::limits;
 use serde_json::{Map, Value};
 
 use crate::environment::compose::{self, CONTEXT};
 use crate::environment::compose_place::ComposePlace;
 use crate::environment::{ComposeFile, Failure, FailureKind};
-use rollout_base::confined::{ConfinedDir, ConfinedKind, is_absent, leads_outside};
 
 /// Depth limit of `extends` between files: more than real files use.
 const DEPTH: usize = 8;

@@ -11,6 +11,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use rollout_base::confined::ConfinedDir;
+use rollout_base::supervise;
 use rollout_protocol::limits;
 use serde_json::Value;
 
@@ -21,8 +23,6 @@ use crate::environment::FailureKind;
 use crate::environment::dockerfile::{FRONTEND_ARGUMENT, build_fetches, is_preprocessed};
 use crate::environment::image_access::{BuildRefusal, ImageAccess, ImageRefusal};
 use crate::environment::registry_lookups::RegistryLookups;
-use rollout_base::confined::ConfinedDir;
-use rollout_base::supervise;
 
 /// Finds the addresses of the name of a registry, or tells why it does not.
 type RegistryLookup<'a> = dyn Fn(&str) -> Result<Vec<IpAddr>, &'static str> + 'a;

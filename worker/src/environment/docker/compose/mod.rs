@@ -49,6 +49,9 @@ pub use self::program::find_compose;
 use self::project::ProjectContainer;
 use self::render::{PlacedContent, PlacedFile, RenderContext, ServiceImage, ServiceRequirements};
 pub(super) use self::service::ComposeService;
+use rollout_base::shown_path::{ShownPath, shown};
+use rollout_base::supervise::{self, BlockingDrop};
+
 use super::build::{self, BuildSpec};
 use super::client::DockerClient;
 use super::container::Container;
@@ -65,10 +68,8 @@ use crate::environment::service_hosts::ServiceHosts;
 use crate::environment::start::HEALTHY_WITHIN;
 use crate::environment::{
     BuildProxies, CaBundle, ComposeFile, CreateRequest, Failure, FailureKind, ImageRequest,
-    ImageSource, OwnHealthcheck, Upload,
+    ImageSource, OwnHealthcheck, Upload, with_words,
 };
-use rollout_base::shown_path::{ShownPath, shown};
-use rollout_base::supervise::{self, BlockingDrop};
 
 /// Timeout for resolving a file and for making the images of all services present.
 const RESOLVED_WITHIN: Duration = Duration::from_secs(60);
@@ -469,8 +470,8 @@ impl ComposeCreation<'_> {
         let said = self.said(&ended);
         let from = said.ceil_char_boundary(said.len().saturating_sub(MESSAGE_BYTES));
         let end = &said[from..];
-        let text = format!("docker compose {} failed for {}: {end}", words[0], self.name);
-        Err(Failure::new(failure::kind_for_services(&said), text))
+        let text = format!("docker compose {} failed for {}", words[0], self.name);
+        Err(Failure::new(failure::kind_for_services(&said), with_words(text, end)))
     }
 
     /// The output of the containers that are not running or are unhealthy.

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use rollout_base::supervise;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
 
 use crate::environment::{Failure, FailureKind};
-use rollout_base::supervise;
 
 /// Variable with the path of the program, for when it is in none of the usual directories.
 pub(super) const VARIABLE: &str = "ROLLOUT_DOCKER_COMPOSE";

@@ -44,9 +44,12 @@ quiet() {
   r=
   [ -s "$d/$1z" ] && return 0
   [ -s "$d/$1c" ] || return 1
-  read -r r <"$d/$1c"
+  read -r r t <"$d/$1c"
   stat "$r"
-  case $s in [ZX]*) ;; '') [ ! -e "/proc/$r" ] ;; *) return 1 ;; esac
+  case $s in [ZX]*) return 0 ;; '') [ ! -e "/proc/$r" ]; return ;; esac
+  # Another process may have its number by now.
+  set -- $s
+  [ "$t" ] && [ "${20}" != "$t" ]
 }
 if [ "$bytes" -gt 0 ]; then
   t=/.rollout/c/t.$1.$$

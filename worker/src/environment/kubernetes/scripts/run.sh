@@ -76,9 +76,13 @@ relay() {
     trap "echo fork >'$d/$1z'" EXIT
     cat <&3 >>"$d/$2" &
     trap "echo ended >'$d/$1z'" EXIT
-    echo $! >"$d/$1c"
-    wait $!
-    echo ended >"$d/$1z"
+    reader=$! i=$1 s=
+    while IFS= read -r l || [ -n "$l" ]; do s="$s$l"; done </proc/$reader/stat
+    s=${s##*') '}
+    set -- $s
+    echo "$reader ${20}" >"$d/${i}c"
+    wait $reader
+    echo ended >"$d/${i}z"
     exec cat <&3 >/dev/null
   } 3<"$d/$1" 2>/dev/null
 }

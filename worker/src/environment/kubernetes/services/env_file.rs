@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::io::{self, Read as _};
 use std::path::{Component, Path};
 
+use rollout_base::confined::{ConfinedDir, leads_outside};
 use rollout_protocol::limits;
 
 use super::size::VariableBytes;
-use rollout_base::confined::{ConfinedDir, leads_outside};
 
 /// A file of variables, if it exists.
 type EnvFile = Option<BTreeMap<String, String>>;

@@ -39,6 +39,8 @@ pub(super) use self::containers::{
 };
 use self::interpolate::{Interpolation, UsePlace, VariableUse, Variables};
 pub(super) use self::model::{ServiceImage, ServiceRole, ServiceSpec, ServicesPlan};
+use rollout_base::confined::{ConfinedDir, leads_outside};
+
 use self::problems::{Problems, failure};
 use self::service::{Prepared, ServiceContext};
 use self::size::VariableBytes;
@@ -47,7 +49,6 @@ use crate::environment::compose::{
     self, CONTAINERS, CONTEXT, HostPath, MAIN, SERVICES_REFERENCE_PREFIX,
 };
 use crate::environment::{ComposeFile, CreateRequest, Failure, FailureKind, ImageSource};
-use rollout_base::confined::{ConfinedDir, leads_outside};
 
 /// The plan of a request with a compose file. `may_show_variables` is the operator's word that
 /// variables of trials may be in manifests.

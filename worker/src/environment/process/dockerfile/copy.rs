@@ -1,9 +1,9 @@
 //! Selection of the context's files that `COPY` and `ADD` copy.
 
 use regex::Regex;
+use rollout_base::glob::{self, Dialect};
 
 use crate::environment::build_context::{ContextEntry, ContextKind};
-use rollout_base::glob::{self, Dialect};
 
 /// File name extensions of archives that `ADD` would extract.
 const ARCHIVES: [&str; 9] =

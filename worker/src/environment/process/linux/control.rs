@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream as StdStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rollout_base::supervise::{self, Task};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
 use tokio::io::Interest;
@@ -14,7 +15,6 @@ use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 
 use super::message::{self, PACKET_BYTES, SetupStepError, SupervisorEvent, SupervisorRequest};
-use rollout_base::supervise::{self, Task};
 
 /// Outcome of a command.
 #[derive(Debug)]

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_base::shown_path::shown;
+use rollout_base::supervise;
 use rollout_protocol::spec::environment::{ProcessNetwork, ProcessSettings};
 
 use super::cgroup::{self, CgroupParents, CgroupSet};
@@ -20,8 +22,6 @@ use super::{failure, not_made, provider, remove};
 use crate::environment::process::ProcessConfig;
 use crate::environment::process::dockerfile::SandboxRecipe;
 use crate::environment::{CreateRequest, Failure, FailureKind, ImageSource};
-use rollout_base::shown_path::shown;
-use rollout_base::supervise;
 
 /// Timeout of the sandbox's start. A few milliseconds are usual; the rest is for an overloaded
 /// machine.

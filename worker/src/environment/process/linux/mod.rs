@@ -23,11 +23,11 @@ mod usage;
 use std::io;
 
 pub use provider::ProcessProvider;
+use rollout_base::shortage::Shortage;
 use rustix::io::Errno;
 
 use self::message::SetupStepError;
 use super::super::{Failure, FailureKind};
-use rollout_base::shortage::Shortage;
 
 /// Hint for when the kernel forbids sandboxes.
 const FORBIDDEN: &str = "the kernel does not let this user create namespaces. Check that \

@@ -8,10 +8,10 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use rollout_base::durable;
 use serde::{Deserialize, Serialize};
 
 use crate::environment::{EnvironmentLabels, Owner};
-use rollout_base::durable;
 
 /// File name suffix of owner files.
 const SUFFIX: &str = ".owner.json";

@@ -15,6 +15,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::limits;
 use rustix::fs::{Dir, FileType, OFlags};
 use rustix::io::Errno;
@@ -24,7 +25,6 @@ use tokio::net::unix::pipe;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::tree::{SandboxTreeEntry, handle_at, open_handle, read_names};
-use rollout_base::supervise::{self, Task};
 
 /// Names of a directory that are sorted at a time: this bounds the memory for a directory of
 /// millions.

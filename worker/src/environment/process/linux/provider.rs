@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use rollout_base::confined::{ConfinedDir, leads_outside};
+use rollout_base::supervise;
 use rollout_protocol::limits;
 use rollout_protocol::spec::environment::{ProcessSettings, ProviderKind, ProviderSpec};
 use rustix::io::Errno;
@@ -18,8 +20,6 @@ use crate::environment::{
     CreateRequest, DeadOwners, Environment, Failure, FailureKind, Image, ImageRequest, ImageSource,
     Provider, ReapReport,
 };
-use rollout_base::confined::{ConfinedDir, leads_outside};
-use rollout_base::supervise;
 
 /// Limit of unsupported instructions listed in one failure.
 const MAX_LISTED_INSTRUCTIONS: usize = 5;

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rollout_base::supervise;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use tokio::time::Instant;
@@ -12,7 +13,6 @@ use tokio::time::Instant;
 use super::owner_file::{OwnerClaim, OwnerFile, ProcessIdentity, SandboxHold};
 use super::{create, launcher};
 use crate::environment::{DeadOwners, ReapReport};
-use rollout_base::supervise;
 
 /// Time for a sandbox to notice that its worker has ended, before it is killed.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(500);

@@ -7,6 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use async_trait::async_trait;
+use rollout_base::open_files;
+use rollout_base::shown_path::shown;
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::record::{EnforcedLimits, LimitEnforcement};
 use rollout_protocol::spec::environment::ProcessNetwork;
 use rollout_protocol::spec::resources::Resources;
@@ -29,9 +32,6 @@ use crate::environment::{
     ByteStream, CommandExit, Environment, ExecCommand, Failure, FailureKind, ListenerRoute,
     OutputSink, Upload,
 };
-use rollout_base::open_files;
-use rollout_base::shown_path::shown;
-use rollout_base::supervise::{self, Task};
 
 /// Home directory of the only user.
 const HOME: &str = "/root";

@@ -3,13 +3,13 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use rollout_base::open_files;
+use rollout_base::supervise::{self, Task};
 use tokio::time::Instant;
 
 use super::control::ConnectionCloser;
 use super::tree::SandboxTree;
 use super::usage::{DiskUsage, measure};
-use rollout_base::open_files;
-use rollout_base::supervise::{self, Task};
 
 /// Shortest time between two measurements.
 const MIN_MEASURE_INTERVAL: Duration = Duration::from_secs(1);

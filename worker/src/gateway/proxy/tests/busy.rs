@@ -6,6 +6,7 @@ use rollout_protocol::wire::model_calls::ModelCallState;
 use rollout_protocol::wire::model_leases::LimitParts;
 
 use super::*;
+use crate::gateway::call_log::CALLS_FILE;
 
 /// Lets two executions make so many calls that a server with this limit is answering, then another one
 /// each, which is refused; returns why these say nothing about their agents.
@@ -52,6 +53,63 @@ async fn limits_that_tries_use_together_are_an_outage_for_one_with_less_than_its
         (4, [1, 3], [others_fault, None]),
     ] {
         assert_eq!(failures(limit, slow_calls).await, expected, "{slow_calls:?}");
+    }
+}
+
+/// A server that answers its first call with a status and the second one never, with the moment when it
+/// has read that.
+async fn server_of_one_answer(status: u16) -> (String, Arc<Notify>, Task<()>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+    let url = format!("http://{}/v1", listener.local_addr().expect("an address"));
+    let asked = Arc::new(Notify::new());
+    let has_read = Arc::clone(&asked);
+    let task = supervise::spawn("server", async move {
+        let mut request = [0; 4096];
+        let (mut first, _) = listener.accept().await.expect("a connection");
+        let _read = first.read(&mut request).await;
+        let head = format!("HTTP/1.1 {status} X\r\ncontent-length: 2\r\nconnection: close\r\n");
+        let _sent = first.write_all(format!("{head}\r\n{{}}").as_bytes()).await;
+        drop(first);
+        let (mut silent, _) = listener.accept().await.expect("a connection");
+        let _read = silent.read(&mut request).await;
+        has_read.notify_one();
+        std::future::pending::<()>().await;
+    });
+    (url, asked, task)
+}
+
+#[tokio::test]
+async fn call_that_agent_gives_up_while_it_waits_keeps_an_outage_before_it_and_is_none() {
+    for (status, expected) in [(500, Some(CallFailure::Unanswered)), (200, None)] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (url, asked, _server) = server_of_one_answer(status).await;
+        let gateway = Gateway::new();
+        let opened = open(&gateway, upstream(&url, 60.0, Some(1)), directory.path()).await;
+        let variables = opened.serve(HOST).await.expect("served");
+        assert_eq!(say(&variables, "task").await, status);
+        let _slow = supervise::spawn("slow", try_call(variables.clone(), ""));
+        asked.notified().await;
+        let message = |text: &str| serde_json::json!({"role": "user", "content": text});
+        let next = serde_json::json!({"messages": [message("task"), message("go on")]});
+        let records = directory.path().join("gateway").join(CALLS_FILE);
+        // The begin and the end of the first call, and the begins of the others.
+        let waits = async {
+            let lines = async || {
+                let text = tokio::fs::read_to_string(&records).await.expect("records");
+                text.lines().count()
+            };
+            while lines().await < 4 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! {
+            _ = send(variables, "", next.to_string().into()) => panic!("{status}: it was sent"),
+            waits = tokio::time::timeout(Duration::from_secs(60), waits) => {
+                waits.expect("it begins");
+            }
+        }
+        opened.wait_for_calls().await;
+        assert_eq!(opened.call_failure(), expected, "{status}");
     }
 }
 

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use async_nats::Subscriber;
 use futures_util::StreamExt as _;
+use rollout_base::supervise::{self, Task};
+use rollout_base::warning_limiter::WarningLimiter;
 use rollout_protocol::id::WorkerId;
 use rollout_protocol::wire::heartbeat::{Heartbeat, ReceivedHeartbeat};
 
 use crate::queue::nats::client::NatsClient;
 use crate::queue::nats::error::NatsError;
 use crate::queue::nats::{names, snapshot};
-use rollout_base::supervise::{self, Task};
-use rollout_base::warning_limiter::WarningLimiter;
 
 /// A worker without a heartbeat for this long is forgotten, like on the server.
 const RETENTION: Duration = Duration::from_secs(3600);

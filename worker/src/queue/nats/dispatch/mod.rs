@@ -14,6 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rollout_base::supervise::{self, Task};
+use rollout_base::warning_limiter::WarningLimiter;
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::wire::control::ControlMessage;
 use rollout_protocol::wire::delivery::{OfferOutcome, PreviousPools, PublishError, QueuedOffer};
@@ -34,8 +36,6 @@ use super::connect::Nats;
 use super::names::NatsName;
 use super::setup::NatsSetupError;
 use crate::queue::traits::{ConnectionStatus, Dispatch, PendingClaim, PendingCommand, QueueError};
-use rollout_base::supervise::{self, Task};
-use rollout_base::warning_limiter::WarningLimiter;
 
 /// Sends a request, and once more after creating what was missing. Not a function: closures over
 /// borrowed futures are not `Send`.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::position::ReportPosition;
 use serde_json::{Value, json};
@@ -13,7 +14,6 @@ use tokio::sync::Notify;
 use super::reports::position_exists;
 use crate::queue::nats::client::NatsClient;
 use crate::queue::nats::error::NatsError;
-use rollout_base::supervise::{self, Task};
 
 /// Time between two rounds of purges.
 const PURGE_PAUSE: Duration = Duration::from_millis(200);

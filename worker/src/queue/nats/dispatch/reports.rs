@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use async_nats::{Message, StatusCode, Subscriber};
 use futures_util::{FutureExt as _, StreamExt as _};
+use rollout_base::warning_limiter::WarningLimiter;
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
 use rollout_protocol::wire::position::{
@@ -25,7 +26,6 @@ use super::pools::{ExpectedPools, ExpectedRunPools};
 use crate::queue::nats::client::NatsClient;
 use crate::queue::nats::delivery_metadata::DeliveryMetadata;
 use crate::queue::nats::error::NatsError;
-use rollout_base::warning_limiter::WarningLimiter;
 
 /// Reports requested at once.
 const FETCH_BATCH: usize = 2048;

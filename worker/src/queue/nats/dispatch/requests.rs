@@ -9,6 +9,8 @@ use async_nats::{Message, Subject, Subscriber};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream::{FuturesUnordered, SelectAll};
+use rollout_base::supervise::{self, Task};
+use rollout_base::warning_limiter::WarningLimiter;
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
 use rollout_protocol::wire::claim::Claim;
@@ -19,8 +21,6 @@ use tokio::sync::{mpsc, oneshot};
 use super::pools::ExpectedPools;
 use crate::queue::nats::client::NatsClient;
 use crate::queue::traits::{PendingClaim, PendingCommand, QueueError};
-use rollout_base::supervise::{self, Task};
-use rollout_base::warning_limiter::WarningLimiter;
 
 /// Capacity of the queue of answers that wait to be sent.
 const REPLY_CAPACITY: usize = 1024;

@@ -13,6 +13,7 @@ use std::time::Duration;
 use async_nats::Subscriber;
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
 use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
@@ -36,7 +37,6 @@ use super::error::NatsError;
 use super::names::NatsName;
 use super::replies::NatsRequest;
 use crate::queue::traits::{ConnectionStatus, PendingTrialRequest, QueueError, WorkSource};
-use rollout_base::supervise::{self, Task};
 
 /// Commands that a slow worker may lag behind by. They are hints.
 const CONTROL_CAPACITY: usize = 1024;

@@ -5,6 +5,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rollout_base::common_times::next_time;
 use tokio::time::Instant;
 
 use super::pull_buffer::PullBuffer;
@@ -14,7 +15,6 @@ use crate::queue::nats::incarnation::OfferStream;
 use crate::queue::nats::names::NatsName;
 use crate::queue::nats::pool_binding::{PoolBinding, read_binding};
 use crate::queue::traits::QueueError;
-use rollout_base::common_times::next_time;
 
 /// Time between two refreshes.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(2);

@@ -9,6 +9,7 @@ use std::io::Cursor;
 use std::path::Path;
 use std::sync::Arc;
 
+use rollout_base::secrets::Redactor;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::spec::eval::{CommitBundle, RepositorySpec};
 use tar::EntryType;
@@ -17,7 +18,6 @@ use super::*;
 use crate::environment::fake::raw_entry_with_mode;
 use crate::git::testing::UserRepository;
 use crate::store::MemoryStore;
-use rollout_base::secrets::Redactor;
 
 /// A user's repository, a store, and a worker's repositories.
 struct MirrorFixture {

@@ -3,6 +3,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rollout_base::dependency::{Dependency, Probe};
+use rollout_base::secrets::TrialVariables;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType};
 use rollout_protocol::id::ExecId;
 use rollout_protocol::phase::Phase;
@@ -16,8 +18,6 @@ use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::environment::{FailureKind, HostProxies};
 use crate::work::eval::testing::{PermitEvent, PermitRecorder};
 use crate::work::trial::testing::{PhaseRecorder, TrialFixture, settings};
-use rollout_base::dependency::{Dependency, Probe};
-use rollout_base::secrets::TrialVariables;
 
 /// An eval over the scripted provider.
 pub(super) struct EvalFixture {

@@ -4,6 +4,10 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 
+use rollout_base::secrets::{RedactingStream, RedactionStyle, Redactor};
+use rollout_base::shortage::Shortage;
+use rollout_base::shown_path::shown;
+use rollout_base::supervise;
 use rollout_protocol::harness::{HookRule, HookStreamSummary, HookStreamValidator, LineSplitter};
 use rollout_protocol::limits;
 use rollout_protocol::record::HarnessEvents;
@@ -12,10 +16,6 @@ use super::output::is_of_harness;
 use crate::archive::{self, CapturedFile, FilePieces};
 use crate::environment::Environment;
 use crate::executor::{self, COPY_LIMIT, CollectionFailure};
-use rollout_base::secrets::{RedactingStream, RedactionStyle, Redactor};
-use rollout_base::shortage::Shortage;
-use rollout_base::shown_path::shown;
-use rollout_base::supervise;
 
 /// The events of a harness, for its record.
 #[derive(Debug, Default)]

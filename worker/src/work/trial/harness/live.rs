@@ -7,6 +7,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rollout_base::secrets::Redactor;
+use rollout_base::supervise;
 use rollout_protocol::harness::HookStreamValidator;
 use rollout_protocol::limits;
 use rollout_protocol::record::HarnessEvents;
@@ -17,8 +19,6 @@ use super::growing_log::{GrowingLog, LogPiece};
 use crate::archive::{self, CapturedFile, FilePieces};
 use crate::environment::Environment;
 use crate::executor::{self, EventLogSink, NewEventChunk, with_timeout};
-use rollout_base::secrets::Redactor;
-use rollout_base::supervise;
 
 /// Longest wait for one reading: the next reading continues.
 const READ_LIMIT: Duration = Duration::from_secs(30);

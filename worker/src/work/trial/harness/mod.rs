@@ -29,16 +29,17 @@ use rollout_protocol::spec::task::StepSpec;
 
 pub(super) use self::input::PlacedHarness;
 pub(super) use self::monitor::HarnessMonitor;
+use rollout_base::fs_make::make_scratch_directory;
+use rollout_base::secrets::{RedactionStyle, Redactor};
+use rollout_base::shortage::Shortage;
+use rollout_base::shown_path::shown;
+
 use self::output::OutputReading;
 use super::failure;
 use super::outputs::step_prefix;
 use super::run::TrialRun;
 use crate::executor::errors::{self, ScriptError, ScriptStage};
 use crate::executor::{Capture, FileRole, HarnessPart, RecordFile};
-use rollout_base::fs_make::make_scratch_directory;
-use rollout_base::secrets::{RedactionStyle, Redactor};
-use rollout_base::shortage::Shortage;
-use rollout_base::shown_path::shown;
 
 impl TrialRun<'_> {
     /// Reads the result of a harness after its command, which `ended`. Returns the error of the

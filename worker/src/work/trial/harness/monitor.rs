@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rollout_base::secrets::Redactor;
 use rollout_protocol::spec::agent::AgentKind;
 
 use super::control::{HarnessController, WrittenControls};
@@ -9,7 +10,6 @@ use super::input::PlacedHarness;
 use super::live::LiveEvents;
 use crate::environment::Environment;
 use crate::work::trial::TrialContext;
-use rollout_base::secrets::Redactor;
 
 /// Handles the controls of one command, and stores its events while it runs. For agents without a
 /// harness it does nothing.

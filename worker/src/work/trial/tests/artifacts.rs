@@ -1,5 +1,6 @@
 //! Artifacts, and the hooks before their collection.
 
+use rollout_base::secrets::TrialVariables;
 use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus, TrialRecord};
 use rollout_protocol::spec::task::{Artifact, CollectHook};
 
@@ -8,7 +9,6 @@ use super::{archive, error, error_summary, run, secondary_codes};
 use crate::environment::FailureKind;
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::executor::{FileRole, Finished};
-use rollout_base::secrets::TrialVariables;
 
 pub(super) fn artifact(source: &str) -> Artifact {
     Artifact {
@@ -139,7 +139,10 @@ async fn collect_hook_failure_is_error_beside_the_reward() {
     let failed: Vec<_> =
         finished.record.secondary_errors.iter().map(|e| e.message.as_str()).collect();
     assert_eq!(secondary_codes(&finished.record), ["collection_failed"; 2], "{failed:?}");
-    assert!(failed[0].contains("code 4") && failed[1].contains("no such service"), "{failed:?}");
+    assert!(
+        failed[0].ends_with("ended with code 4") && failed[1].contains("no such service"),
+        "{failed:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

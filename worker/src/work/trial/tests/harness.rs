@@ -1,5 +1,6 @@
 //! Agents that follow the contract of a harness.
 
+use rollout_base::secrets::TrialVariables;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::harness::{
     HarnessOutcome, HookRule, IntegrationLevel, MetricValue, TrialInput,
@@ -16,7 +17,6 @@ use super::{error, error_summary, is_bare, output, run, secondary_codes};
 use crate::environment::FailureKind;
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::executor::Finished;
-use rollout_base::secrets::TrialVariables;
 
 const EVENTS: &str = "/logs/agent/events.jsonl";
 

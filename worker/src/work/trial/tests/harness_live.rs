@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rollout_base::secrets::TrialVariables;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::harness::{HookRule, IntegrationLevel};
 use rollout_protocol::limits;
@@ -15,7 +16,6 @@ use tokio::time::sleep;
 use super::super::testing::TrialFixture;
 use super::run;
 use crate::executor::{Finished, NewEventChunk};
-use rollout_base::secrets::TrialVariables;
 
 const EVENTS: &str = "/logs/agent/events.jsonl";
 const CONTROL: &str = "/state/lab_control.json";

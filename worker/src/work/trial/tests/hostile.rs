@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use data_encoding::{BASE64, HEXLOWER};
 use futures_util::stream;
+use rollout_base::secrets::TrialVariables;
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::limits;
 use rollout_protocol::record::TrialRecord;
@@ -20,7 +21,6 @@ use super::{error, log_names, logs, output, run, secondary_codes};
 use crate::environment::ByteStream;
 use crate::environment::fake::{HostileReader, raw_entry};
 use crate::executor::{ArchiveCounts, FileRole, Finished};
-use rollout_base::secrets::TrialVariables;
 
 /// Gives `/logs` as `tar` says.
 fn hostile_logs(tar: Vec<u8>) -> HostileReader {

@@ -2,6 +2,7 @@
 
 mod artifacts;
 mod before_agent;
+mod egress_faults;
 mod faults;
 mod format_doubt;
 mod harness;

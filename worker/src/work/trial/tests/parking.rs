@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rollout_base::dependency::{Dependency, Probe};
 use rollout_protocol::dependency::Dependency as Kind;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType};
 use rollout_protocol::record::ItemOutcome;
@@ -16,7 +17,6 @@ use super::{is_bare, output, verdict};
 use crate::environment::FailureKind;
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::executor::Slot;
-use rollout_base::dependency::{Dependency, Probe};
 
 const MAX_PARK: Duration = Duration::from_secs(900);
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rollout_base::secrets::TrialVariables;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::ItemOutcome;
@@ -19,7 +20,6 @@ use crate::agents;
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::environment::{FailureKind, ImageSource};
 use crate::executor::RequestedImage;
-use rollout_base::secrets::TrialVariables;
 
 #[tokio::test]
 async fn trial_success_makes_expected_calls_and_outputs() {

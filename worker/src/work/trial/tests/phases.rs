@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use rollout_base::secrets::TrialVariables;
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{ItemOutcome, StartWait, StartWaitEnd};
@@ -16,7 +17,6 @@ use super::super::testing::TrialFixture;
 use super::{error, error_summary, output, outputs, run};
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::environment::{FailureKind, HostProxies, Upload, time_limit};
-use rollout_base::secrets::TrialVariables;
 
 fn env(command: &crate::environment::ExecCommand) -> Vec<String> {
     let shown = command.env.iter().filter(|(name, _)| !name.starts_with("ROLLOUT_"));

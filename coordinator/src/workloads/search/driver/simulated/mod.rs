@@ -15,12 +15,11 @@ use self::scenario::{SimulatedOutcome, simulated_outcome};
 use super::directory::remove_all;
 use super::{
     BackendError, DesiredRepositoryState, EvalOrder, EvalResult, FailedRemoval, IdeasOrder,
-    RepositoryMaintenance, Scores, SearchBackend, SearchError, SweepFiles,
+    RepositoryMaintenance, ScoreError, Scores, SearchBackend, SearchError, SweepFiles,
 };
 use crate::workloads::search::manifest::{
     CleanupKind, DeferredCleanup, EvalStatus, SearchEvalError, SearchRunConfig,
 };
-use crate::workloads::search::score::SweepError;
 use rollout_protocol::search::{EvalId, NodeId};
 
 /// The first removals of these evals' checkouts fail.
@@ -253,7 +252,7 @@ impl SearchBackend for SimulatedBackend {
         results.remove(&id).ok_or_else(none)
     }
 
-    fn score(&self, sweep: &SweepFiles<'_>) -> Result<Scores, SweepError> {
+    fn score(&self, sweep: &SweepFiles<'_>) -> Result<Scores, ScoreError> {
         let config: &SearchRunConfig = &sweep.manifest.run_config;
         let rows = rows(config.sweep_config_limit, config.min_candidate_rows);
         Ok(scenario::simulated_scores(sweep.eval, rows, config.sweep_config_limit))

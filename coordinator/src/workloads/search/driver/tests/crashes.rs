@@ -79,10 +79,7 @@ impl SearchBackend for CountingBackend {
         self.simulated.next_result()
     }
 
-    fn score(
-        &self,
-        sweep: &SweepFiles<'_>,
-    ) -> Result<Scores, crate::workloads::search::score::SweepError> {
+    fn score(&self, sweep: &SweepFiles<'_>) -> Result<Scores, ScoreError> {
         self.simulated.score(sweep)
     }
 }

@@ -68,10 +68,25 @@ fn scored_eval(
 ) -> (Option<Reason>, SearchEval, SearchManifest) {
     let place = tempfile::tempdir().expect("a directory");
     let directory = SearchDirectory::new(place.path().join("run"));
+    let merged = merge_results(&directory, results, change, |baseline| {
+        std::fs::write(baseline, results).expect("written");
+    });
+    let (eval, manifest) = merged.expect("merged");
+    let reason = gate_failure(&manifest, &eval, &directory);
+    (reason, eval, manifest)
+}
+
+/// Merges results below a baseline that `write` writes.
+fn merge_results(
+    directory: &SearchDirectory,
+    results: &str,
+    change: impl FnOnce(&mut SearchRunConfig),
+    write: impl FnOnce(&Path),
+) -> Result<(SearchEval, SearchManifest), SearchError> {
     directory.create().expect("made");
     let mut manifest = new_search(change);
     let baseline = directory.root().join(&manifest.root.root_baseline_csv_path);
-    std::fs::write(baseline, results).expect("written");
+    write(&baseline);
     let eval = promotable_eval(&mut manifest, EvalId(0));
     let attempt = directory.eval(eval.eval_id).join("attempt-1");
     std::fs::create_dir_all(&attempt).expect("made");
@@ -94,10 +109,31 @@ fn scored_eval(
         error: None,
     };
     let workshop = ScoringBackend;
-    merge::merge(&directory, &mut manifest, &workshop, result).expect("merged");
+    merge::merge(directory, &mut manifest, &workshop, result)?;
     let eval = manifest.evaluations[&eval.eval_id].clone();
-    let reason = gate_failure(&manifest, &eval, &directory);
-    (reason, eval, manifest)
+    Ok((eval, manifest))
+}
+
+#[test]
+fn candidate_is_judged_for_its_own_file_and_not_for_the_disk() {
+    let column = "mean_topN_avg_return_per_trade_pct_oos";
+    let whole = format!("config_id,status,{column}\n0,ok,1\n1,ok,1\n");
+    let merged = |results: &str, write: &dyn Fn(&Path)| {
+        let place = tempfile::tempdir().expect("a directory");
+        let directory = SearchDirectory::new(place.path().join("run"));
+        merge_results(&directory, results, without_limit, write).map(|(eval, _)| eval)
+    };
+    let text = |path: &Path| std::fs::write(path, &whole).expect("written");
+    assert_eq!(merged(&whole, &text).expect("merged").error, None);
+    let malformed = merged("a,a\n", &text).expect("merged");
+    assert_eq!(malformed.error.expect("a verdict").error_type, "results_unreadable");
+    // The system opens a directory, and does not read it.
+    let unreadable = merged(&whole, &|path| std::fs::create_dir(path).expect("made"));
+    assert!(matches!(unreadable, Err(SearchError::File { .. })), "{unreadable:?}");
+    let gone = merged(&whole, &|_| ());
+    assert!(matches!(gone, Err(SearchError::File { .. })), "{gone:?}");
+    let damaged = merged(&whole, &|path| std::fs::write(path, "a,a\n").expect("written"));
+    assert!(matches!(damaged, Err(SearchError::Damaged { .. })), "{damaged:?}");
 }
 
 #[test]
