@@ -490,7 +490,7 @@ mod tests {
             let job = read_job(&root.join("job.yaml"), &options, &mut problems).expect("a job");
             let planned = datasets::read_planned_formats(&root.join("none"));
             let loaded = datasets::load(&job, &options, &planned, &mut problems);
-            let refused = problems.finish(loaded).err().expect("a file").lines().join("\n");
+            let refused = problems.finish(loaded).expect_err("a file").lines().join("\n");
             assert!(refused.contains("no directory"), "{url}: {refused}");
         }
     }

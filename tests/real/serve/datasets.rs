@@ -177,7 +177,7 @@ fn files_of_a_search_in_an_upload_look_absent_to_others() {
     assert_eq!(missing.1["type"], "urn:rollout:problem:missing-dataset");
     for (client, key, value) in [
         (&bob, baseline, file.clone()),
-        (&bob, ideas, directories.clone()),
+        (&bob, ideas, directories),
         (&ada, baseline, json!(format!("{dataset}/../x/base.csv"))),
         (&ada, baseline, json!(format!("{dataset}/x/../x/base.csv"))),
         (&ada, baseline, json!(format!("{dataset}/x/none.csv"))),

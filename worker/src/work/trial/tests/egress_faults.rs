@@ -46,7 +46,7 @@ async fn failure_of_any_command_beside_a_failed_proxy_is_infrastructure_failure(
             assert_eq!(error_summary(&first), expected, "{first:?}");
             let text = "the proxy of the allowed hosts failed (a bug) while the trial ran: ";
             assert_eq!(first.message, format!("{text}{}", error.message));
-            assert_eq!(run.attempt.secondary_errors, [error.clone()]);
+            assert_eq!(run.attempt.secondary_errors, std::slice::from_ref(&error));
         }
     }
 }
