@@ -12,7 +12,7 @@ use rollout_coordinator::launch::nats::RemoteOptions;
 use rollout_coordinator::plan::{self, PreparedJob};
 use rollout_engine::LockWaitPolicy;
 use rollout_protocol::farm::FarmSettings;
-use rollout_worker::queue::nats::NatsOptions;
+use rollout_queue::nats::NatsOptions;
 use rollout_worker::store::StoreUrl;
 
 use crate::project::Project;

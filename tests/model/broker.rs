@@ -11,7 +11,7 @@ use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_protocol::wire::offer::Offer;
 use rollout_protocol::wire::position::{Incarnation, ReportPosition};
 use rollout_protocol::wire::report::Report;
-use rollout_worker::queue::embedded::model::{BrokerModel, BrokerModelConfig};
+use rollout_queue::embedded::model::{BrokerModel, BrokerModelConfig};
 
 use crate::lock::LockValue;
 use crate::names::{LEASE, RUN};

@@ -9,7 +9,6 @@ pub mod executor;
 pub mod gateway;
 pub mod git;
 pub mod host;
-pub mod queue;
 pub mod service;
 pub mod spool;
 pub mod store;

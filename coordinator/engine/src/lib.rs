@@ -56,7 +56,7 @@ pub use replay::{CoreReplay, reopened_items};
 pub use requirements::{UnfitReason, WorkerRequirements};
 
 use rollout_base::shown_path::shown;
-use rollout_worker::queue::traits::QueueError;
+use rollout_queue::traits::QueueError;
 
 use crate::journal::{JournalError, MirrorError};
 

@@ -11,8 +11,8 @@ use rollout_engine::journal::{JournalError, MirrorError};
 use rollout_engine::{LockError, LockLostError, OpenError, ReopenSelection, RunError};
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::item_name::ItemName;
+use rollout_queue::traits::QueueError;
 use rollout_worker::host::WorkerDirError;
-use rollout_worker::queue::traits::QueueError;
 use rollout_worker::store::StoreError;
 
 use super::hint_command::{self, CommandHint, HintedRun, RunAction, ShellCommand};

@@ -257,10 +257,7 @@ mod tests {
         );
         assert!(page.contains(&said), "{said}");
         for scheme in ENDPOINT_SCHEMES {
-            assert!(
-                rollout_worker::queue::nats::NatsOptions::parse(&format!("{scheme}a:b@far"))
-                    .is_ok()
-            );
+            assert!(rollout_queue::nats::NatsOptions::parse(&format!("{scheme}a:b@far")).is_ok());
         }
     }
 }

@@ -32,7 +32,7 @@ struct OutputFollower<'a> {
     output: LiveOutput,
     shown: ShownOutput,
     #[cfg(feature = "nats")]
-    nats: Option<rollout_worker::queue::nats::Nats>,
+    nats: Option<rollout_queue::nats::Nats>,
 }
 
 /// Runs the command.
@@ -123,7 +123,7 @@ impl OutputFollower<'_> {
 
     /// The server of the run.
     #[cfg(feature = "nats")]
-    async fn server(&mut self) -> Result<rollout_worker::queue::nats::Nats, CliError> {
+    async fn server(&mut self) -> Result<rollout_queue::nats::Nats, CliError> {
         let Some(url) = &self.args.nats.url else {
             let what = "cannot follow the output of a trial on a worker: name the server of the \
                         run with `--nats`";

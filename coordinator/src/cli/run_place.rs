@@ -11,7 +11,7 @@ use rollout_engine::journal::RunLayout;
 use rollout_protocol::id::RunId;
 use rollout_protocol::name;
 #[cfg(feature = "nats")]
-use rollout_worker::queue::nats::Nats;
+use rollout_queue::nats::Nats;
 use rollout_worker::store::{self, BlobStore, StoreUrl};
 use tempfile::TempDir;
 

@@ -5,9 +5,9 @@ use rollout_engine::{LockError, LockLostError, OpenError, RunError};
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::record::{ItemOutcome, Verdict};
+use rollout_queue::traits::QueueError;
 use rollout_worker::archive::ArchiveError;
 use rollout_worker::host::WorkerDirError;
-use rollout_worker::queue::traits::QueueError;
 use rollout_worker::store::StoreError;
 
 use super::args::{self, Cli, Command, RunArgs};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rollout_engine::journal::RunLayout;
 use rollout_protocol::wire::command::{IN_PROGRESS_PAUSE, RunCommand, TrialSelection};
-use rollout_worker::queue::traits::RunControl as _;
+use rollout_queue::traits::RunControl as _;
 use tokio::sync::watch;
 
 use super::hosted_run::HostedRun;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 #[cfg(feature = "nats")]
-use rollout_worker::queue::nats::{ConnectError, Nats, NatsOptions};
+use rollout_queue::nats::{ConnectError, Nats, NatsOptions};
 
 use super::Daemon;
 use super::hosted_run::HostedRun;

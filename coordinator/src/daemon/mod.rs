@@ -71,7 +71,7 @@ use rollout_base::shared_limit::{LimitCounts, LimitShares, LimitUser, SharedLimi
 use rollout_base::supervise::{self, Task};
 use rollout_protocol::wire::control::StopLevel;
 #[cfg(feature = "nats")]
-use rollout_worker::queue::nats::NatsOptions;
+use rollout_queue::nats::NatsOptions;
 use rollout_worker::store::StoreUrl;
 use tokio::sync::{Notify, mpsc, oneshot};
 

@@ -12,9 +12,9 @@ use rollout_base::supervise;
 use rollout_engine::journal::{JournalError, RunLayout, SegmentIndex};
 use rollout_protocol::id::RunId;
 #[cfg(feature = "nats")]
-use rollout_worker::queue::nats::{ConnectError, NatsOptions};
+use rollout_queue::nats::{ConnectError, NatsOptions};
 #[cfg(feature = "nats")]
-use rollout_worker::queue::traits::QueueError;
+use rollout_queue::traits::QueueError;
 use rollout_worker::store::{self, StoreError};
 use tokio::time::timeout;
 

@@ -2,7 +2,7 @@
 
 use rollout_protocol::error::RetryClass;
 use rollout_protocol::spec::trial::TrialName;
-use rollout_worker::queue::traits::QueueError;
+use rollout_queue::traits::QueueError;
 use rollout_worker::store::StoreError;
 
 use crate::results::files::TrialFilesError;

@@ -11,11 +11,11 @@ use rollout_base::supervise;
 use rollout_protocol::id::{ExecId, ItemId, RunId};
 use rollout_protocol::record::ExecutionEnd;
 use rollout_protocol::wire::output::{OutputCursor, OutputPiece};
+#[cfg(feature = "nats")]
+use rollout_queue::nats::{ConnectError, Nats};
+#[cfg(feature = "nats")]
+use rollout_queue::traits::QueueError;
 use rollout_worker::executor::read_output;
-#[cfg(feature = "nats")]
-use rollout_worker::queue::nats::{ConnectError, Nats};
-#[cfg(feature = "nats")]
-use rollout_worker::queue::traits::QueueError;
 
 use crate::results::view::TrialDetail;
 

@@ -8,7 +8,7 @@ use rollout_base::secrets::TrialVariables;
 use rollout_engine::core::RemoteTimeouts;
 use rollout_engine::journal::RunLayout;
 use rollout_engine::{OpenError, RunError, RunManifest, RunState};
-use rollout_worker::queue::embedded::EmbeddedQueue;
+use rollout_queue::embedded::EmbeddedQueue;
 use rollout_worker::store::BlobStore;
 
 use super::embedded::{self, EmbeddedRun, FinishedSession, WorkerEquipment};

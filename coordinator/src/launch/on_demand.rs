@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rollout_worker::queue::traits::RunControl;
+use rollout_queue::traits::RunControl;
 use rollout_worker::store::BlobStore;
 use tokio::sync::oneshot;
 

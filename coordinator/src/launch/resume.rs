@@ -12,7 +12,7 @@ use rollout_engine::journal::{RunLayout, SegmentIndex};
 use rollout_engine::{LockWaitPolicy, OpenError, ReopenSelection, RunError, RunLock};
 use rollout_protocol::id::RunId;
 use rollout_protocol::name;
-use rollout_worker::queue::nats::{NatsName, NatsOptions};
+use rollout_queue::nats::{NatsName, NatsOptions};
 use rollout_worker::store::{BlobStore, StoreUrl};
 use tokio::sync::mpsc;
 

@@ -16,7 +16,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::queue::traits::RunControl;
+use rollout_queue::traits::RunControl;
 use rollout_worker::store::BlobStore;
 use tokio::sync::mpsc;
 

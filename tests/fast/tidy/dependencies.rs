@@ -7,21 +7,23 @@ use std::process::Command;
 use crate::{Violation, assert_none, files};
 
 /// The workspace's crates with those that they may use:
-/// `protocol <- base <- worker <- engine <- coordinator <- tests`.
+/// `protocol <- base <- queue <- worker <- engine <- coordinator <- tests`.
 const DIRECTION: &[(&str, &[&str])] = &[
     ("rollout-protocol", &[]),
     ("rollout-base", &["rollout-protocol"]),
-    ("rollout-worker", &["rollout-protocol", "rollout-base"]),
-    ("rollout-engine", &["rollout-protocol", "rollout-base", "rollout-worker"]),
+    ("rollout-queue", &["rollout-protocol", "rollout-base"]),
+    ("rollout-worker", &["rollout-protocol", "rollout-base", "rollout-queue"]),
+    ("rollout-engine", &["rollout-protocol", "rollout-base", "rollout-queue", "rollout-worker"]),
     (
         "rollout-coordinator",
-        &["rollout-protocol", "rollout-base", "rollout-worker", "rollout-engine"],
+        &["rollout-protocol", "rollout-base", "rollout-queue", "rollout-worker", "rollout-engine"],
     ),
     (
         "rollout-tests",
         &[
             "rollout-protocol",
             "rollout-base",
+            "rollout-queue",
             "rollout-worker",
             "rollout-engine",
             "rollout-coordinator",

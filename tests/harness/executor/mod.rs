@@ -18,7 +18,7 @@ use rollout_coordinator::launch::run::{RunRequest, StopSource};
 use rollout_coordinator::plan::{self, JobPlan, PreparedJob};
 use rollout_coordinator::sources::datasets::BundleSink;
 use rollout_engine::LockWaitPolicy;
-use rollout_worker::queue::nats::NatsOptions;
+use rollout_queue::nats::NatsOptions;
 use rollout_worker::store::{BlobStore, StoreUrl};
 use serde_json::json;
 use tokio::sync::mpsc;

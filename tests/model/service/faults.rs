@@ -5,7 +5,7 @@ use std::time::Duration;
 use rand::RngExt as _;
 use rand::rngs::StdRng;
 use rollout_protocol::wire::position::Incarnation;
-use rollout_worker::queue::embedded::model::BrokerModel;
+use rollout_queue::embedded::model::BrokerModel;
 
 use super::fleet::Fleet;
 

@@ -4,9 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rollout_worker::queue::nats::{
-    ConnectError, Nats, NatsCredentials, NatsOptions, NatsSecret, TlsFiles,
-};
+use rollout_queue::nats::{ConnectError, Nats, NatsCredentials, NatsOptions, NatsSecret, TlsFiles};
 
 use crate::queue::fixture::{QueueFixture, pool, until, with_every_server};
 

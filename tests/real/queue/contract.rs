@@ -7,11 +7,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use rollout_worker::queue::contract::{
+use rollout_queue::contract::{
     Broker, CLASSES, ContractCheck, DISRUPTIVE_CHECKS, SHARED_SERVER_CHECKS,
 };
-use rollout_worker::queue::nats::{Nats, NatsDispatch, NatsKvStore, NatsSource};
-use rollout_worker::queue::traits::{Dispatch, KvStore, RunControl, WorkSource};
+use rollout_queue::nats::{Nats, NatsDispatch, NatsKvStore, NatsSource};
+use rollout_queue::traits::{Dispatch, KvStore, RunControl, WorkSource};
 
 use crate::queue::fixture::{LEASE, QueueFixture, REPORTS, pool, until, with_every_server};
 

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use rollout_protocol::wire::delivery::FreeCapacity;
-use rollout_worker::queue::contract::{CLASSES, samples};
-use rollout_worker::queue::nats::Nats;
-use rollout_worker::queue::traits::{Dispatch as _, WorkSource as _};
+use rollout_queue::contract::{CLASSES, samples};
+use rollout_queue::nats::Nats;
+use rollout_queue::traits::{Dispatch as _, WorkSource as _};
 use tokio::time::timeout;
 
 use crate::queue::fixture::{DEADLINE, LEASE, QueueFixture, pool, with_every_server};

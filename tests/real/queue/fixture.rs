@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use rollout_queue::nats::{Nats, NatsName, NatsOptions};
 use rollout_tests::nats::{NatsServer, programs};
 use rollout_tests::wait;
-use rollout_worker::queue::nats::{Nats, NatsName, NatsOptions};
 use tempfile::TempDir;
 
 /// A third of it is how late a test may be on a busy machine.

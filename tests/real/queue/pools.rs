@@ -9,9 +9,9 @@ use rollout_protocol::wire::claim::ClaimAnswer;
 use rollout_protocol::wire::delivery::PreviousPools;
 use rollout_protocol::wire::position::{PositionedReport, ReportPosition};
 use rollout_protocol::wire::report::Report;
-use rollout_worker::queue::contract::{CLASSES, samples};
-use rollout_worker::queue::nats::NatsDispatch;
-use rollout_worker::queue::traits::{Dispatch as _, QueueError, WorkSource as _};
+use rollout_queue::contract::{CLASSES, samples};
+use rollout_queue::nats::NatsDispatch;
+use rollout_queue::traits::{Dispatch as _, QueueError, WorkSource as _};
 
 use crate::queue::fixture::{QueueFixture, pool, until, with_every_server};
 

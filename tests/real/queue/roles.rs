@@ -15,11 +15,11 @@ use rollout_protocol::wire::output::{TrialAnswer, TrialRequest};
 use rollout_protocol::wire::trial_control::{
     TrialControlReceipt, TrialControlRequest, TrialControlResult,
 };
-use rollout_worker::queue::contract::{CLASSES, samples};
-use rollout_worker::queue::nats::{
+use rollout_queue::contract::{CLASSES, samples};
+use rollout_queue::nats::{
     ConnectError, Nats, NatsCredentials, NatsOptions, NatsSecret, NatsSetupError,
 };
-use rollout_worker::queue::traits::{
+use rollout_queue::traits::{
     Dispatch as _, KvStore as _, QueueError, RunControl as _, WorkSource as _,
 };
 
@@ -99,11 +99,7 @@ fn worker_role_is_denied_everything_else() {
 }
 
 /// Runs an item from offer to acknowledgement.
-async fn run_item(
-    dispatch: &rollout_worker::queue::nats::NatsDispatch,
-    coordinator: &Nats,
-    worker: &Nats,
-) {
+async fn run_item(dispatch: &rollout_queue::nats::NatsDispatch, coordinator: &Nats, worker: &Nats) {
     let source = worker.source(&pool("one"), "store").await.expect("a source");
     let offer = samples::offer(1, 1);
     let answers = dispatch.offer(&[offer]).await.expect("reachable");
@@ -149,7 +145,7 @@ fn is_denied<T>(answer: &Result<T, QueueError>) -> bool {
     matches!(answer, Err(QueueError::Denied { reason }) if reason.to_lowercase().contains("permissions"))
 }
 
-async fn assert_denied(dispatch: &rollout_worker::queue::nats::NatsDispatch, worker: &Nats) {
+async fn assert_denied(dispatch: &rollout_queue::nats::NatsDispatch, worker: &Nats) {
     let prepared = worker.prepare(&pool("new"), &CLASSES).await;
     let Err(NatsSetupError::Queue(error)) = prepared else { panic!("{prepared:?}") };
     assert!(is_denied::<()>(&Err(error)));

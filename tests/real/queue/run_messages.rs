@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rollout_protocol::id::RunId;
-use rollout_worker::queue::contract::{CLASSES, samples};
-use rollout_worker::queue::nats::Nats;
-use rollout_worker::queue::traits::{Dispatch as _, KvStore as _, WorkSource as _};
+use rollout_queue::contract::{CLASSES, samples};
+use rollout_queue::nats::Nats;
+use rollout_queue::traits::{Dispatch as _, KvStore as _, WorkSource as _};
 
 use crate::queue::fixture::{QueueFixture, pool, with_every_server};
 

@@ -9,12 +9,12 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
 use rollout_protocol::wire::delivery::FreeCapacity;
 use rollout_protocol::wire::offer::Offer;
-use rollout_worker::queue::contract::{CLASSES, samples};
-use rollout_worker::queue::nats::{
+use rollout_queue::contract::{CLASSES, samples};
+use rollout_queue::nats::{
     BindError, ConnectError, Nats, NatsCredentials, NatsDispatch, NatsOptions, NatsSecret,
     NatsSetupError, NatsSource,
 };
-use rollout_worker::queue::traits::{ConnectionStatus, Dispatch as _, QueueError, WorkSource as _};
+use rollout_queue::traits::{ConnectionStatus, Dispatch as _, QueueError, WorkSource as _};
 use serde_json::json;
 
 use crate::queue::fixture::{DEADLINE, LEASE, QueueFixture, pool, until, with_every_server};

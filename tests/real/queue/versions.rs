@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use rollout_protocol::wire::delivery::FreeCapacity;
 use rollout_protocol::wire::offer::SizeClass;
-use rollout_worker::queue::contract::{CLASSES, samples};
-use rollout_worker::queue::nats::Nats;
-use rollout_worker::queue::traits::{Dispatch as _, WorkSource as _};
+use rollout_queue::contract::{CLASSES, samples};
+use rollout_queue::nats::Nats;
+use rollout_queue::traits::{Dispatch as _, WorkSource as _};
 use serde::Serialize;
 use serde_json::{Value, json};
 

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rollout_queue::traits::{ConnectionStatus, WorkSource};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{ShutdownLevel, WorkerShared};
-use crate::queue::traits::{ConnectionStatus, WorkSource};
 
 /// Time by which claims precede the first pull on a new connection.
 const CLAIM_HEAD_START: Duration = Duration::from_millis(100);

@@ -203,9 +203,9 @@ mod tests {
     use rollout_protocol::wire::delivery::MessageToken;
     use rollout_protocol::wire::position::Incarnation;
     use rollout_protocol::wire::report::ResultBody;
+    use rollout_queue::contract::samples;
 
     use super::*;
-    use crate::queue::contract::samples;
     use crate::testing::RecordingExporter;
 
     const EXEC: ExecId = ExecId::from_bytes([9; 16]);

@@ -12,13 +12,13 @@ use rollout_protocol::limits;
 use rollout_protocol::wire::delivery::MessageToken;
 use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_protocol::wire::report::ReportBody;
+use rollout_queue::traits::ConnectionStatus;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::WorkerShared;
 use super::execution::Execution;
 use super::report::OutgoingReport;
-use crate::queue::traits::ConnectionStatus;
 
 /// Interval of checks for something to send while there are executions. Bounds the delay of a change.
 const TICK_INTERVAL: Duration = Duration::from_millis(250);

@@ -68,6 +68,7 @@ use rollout_base::backoff::OutageLog;
 use rollout_base::metrics::WorkerMetrics;
 use rollout_base::supervise::{self, Task};
 use rollout_base::traces::Tracer;
+use rollout_queue::traits::WorkSource;
 
 use self::rate_limits::RunRateLimiters;
 use self::registry::ExecutionRegistry;
@@ -78,7 +79,6 @@ use crate::disk::DiskWatch;
 use crate::environment::Owner;
 use crate::executor::{ExecutionServices, Finished};
 use crate::gateway::run_calls::RunCallTable;
-use crate::queue::traits::WorkSource;
 use crate::spool::Spool;
 use crate::store::BlobStore;
 use crate::work::eval::{self, EvalContext, Repositories};

@@ -10,12 +10,12 @@ use rollout_protocol::wire::output::{TrialAnswer, TrialRequest};
 use rollout_protocol::wire::trial_control::{
     TrialControlReceipt, TrialControlRequest, TrialControlResult,
 };
+use rollout_queue::traits::PendingTrialRequest;
 
 use super::WorkerShared;
 use super::execution::Execution;
 use super::trial_output;
 use crate::executor::MailboxRefusal;
-use crate::queue::traits::PendingTrialRequest;
 
 /// Requests that wait for their result at a time: people send them one by one.
 const MAX_WAITING: usize = 256;

@@ -19,6 +19,7 @@ use rollout_protocol::wire::delivery::{Delivery, FreeCapacity, MessageToken, Pub
 use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_protocol::wire::offer::OfferedWork;
 use rollout_protocol::wire::report::{Report, ReportBody};
+use rollout_queue::traits::{ConnectionStatus, QueueError, WorkSource};
 use std::sync::Arc;
 use tempfile::TempDir;
 use tokio::sync::{broadcast, watch};
@@ -30,7 +31,6 @@ use crate::executor::{
     ArchiveCounts, DedicatedSlot, ExecutionContext, FileRole, NoEventLog, PhaseSink, RecordFile,
     ScratchWork,
 };
-use crate::queue::traits::{ConnectionStatus, QueueError, WorkSource};
 use crate::store::get_json;
 use crate::testing::{FaultyStore, SampleRun, passed_trial};
 use crate::work::trial::TrialContext;

@@ -14,8 +14,8 @@ use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_protocol::wire::report::Report;
 use tokio::sync::{broadcast, watch};
 
-use crate::queue::embedded::EmbeddedQueue;
-use crate::queue::traits::{ConnectionStatus, QueueError, WorkSource};
+use rollout_queue::embedded::EmbeddedQueue;
+use rollout_queue::traits::{ConnectionStatus, QueueError, WorkSource};
 
 /// A call that reached the queue.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::position::ReportPosition;
-use rollout_worker::queue::traits::{Dispatch, QueueError};
+use rollout_queue::traits::{Dispatch, QueueError};
 use tokio::sync::watch;
 
 use super::Engine;

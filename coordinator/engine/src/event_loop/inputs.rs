@@ -8,7 +8,7 @@ use rollout_protocol::wire::delivery::QueuedOffer;
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_protocol::wire::position::ReportBatch;
 use rollout_protocol::wire::report::Report;
-use rollout_worker::queue::traits::{PendingClaim, PendingCommand};
+use rollout_queue::traits::{PendingClaim, PendingCommand};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{PhaseHints, QueueOutage};

@@ -6,7 +6,7 @@ use rollout_base::supervise;
 use rollout_protocol::event::EventKind;
 use rollout_protocol::wire::command::RunCommand;
 use rollout_protocol::wire::heartbeat::{ActiveExecution, ReceivedHeartbeat};
-use rollout_worker::queue::traits::{PendingClaim, PendingCommand};
+use rollout_queue::traits::{PendingClaim, PendingCommand};
 
 use super::live::LiveExecution;
 use super::run_files::read_part;

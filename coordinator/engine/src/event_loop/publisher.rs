@@ -9,7 +9,7 @@ use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::wire::control::ControlMessage;
 use rollout_protocol::wire::delivery::PublishError;
 use rollout_protocol::wire::offer::Offer;
-use rollout_worker::queue::traits::{Dispatch, QueueError};
+use rollout_queue::traits::{Dispatch, QueueError};
 use tokio::sync::mpsc;
 use tokio::time::{Duration, sleep};
 

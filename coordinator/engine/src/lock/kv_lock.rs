@@ -8,7 +8,7 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::event::TakeoverReason;
 use rollout_protocol::id::{OwnerId, RunId};
 use rollout_protocol::wire::position::ReportPosition;
-use rollout_worker::queue::traits::{KvEntry, KvStore, QueueError};
+use rollout_queue::traits::{KvEntry, KvStore, QueueError};
 use tokio::time::{Instant, timeout};
 
 use super::kv_entry::RunEntry;

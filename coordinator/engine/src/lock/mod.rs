@@ -41,7 +41,7 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::limits::LOCK_STALE;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::position::ReportPosition;
-use rollout_worker::queue::traits::{Dispatch, KvStore, QueueError};
+use rollout_queue::traits::{Dispatch, KvStore, QueueError};
 use tokio::sync::{mpsc, watch};
 
 pub use self::directory::is_shared;

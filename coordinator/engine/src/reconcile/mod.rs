@@ -29,7 +29,7 @@ use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
 use rollout_protocol::wire::control::{ControlMessage, StopLevel};
-use rollout_worker::queue::traits::{Dispatch, QueueError};
+use rollout_queue::traits::{Dispatch, QueueError};
 use rollout_worker::store::BlobStore;
 use tokio::sync::mpsc;
 use tokio::time::timeout;

@@ -10,7 +10,7 @@ use rollout_protocol::id::{ItemId, RunId};
 use rollout_protocol::wire::delivery::QueuedOffer;
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_protocol::wire::position::{Incarnation, ReportCursor};
-use rollout_worker::queue::traits::{Dispatch, QueueError};
+use rollout_queue::traits::{Dispatch, QueueError};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 

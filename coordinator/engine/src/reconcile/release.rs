@@ -2,7 +2,7 @@
 //! queue.
 
 use rollout_protocol::id::RunId;
-use rollout_worker::queue::traits::{Dispatch, QueueError};
+use rollout_queue::traits::{Dispatch, QueueError};
 use tokio::time::timeout;
 
 use super::CLOSE_TIMEOUT;
@@ -46,10 +46,10 @@ async fn in_time<T>(asked: impl Future<Output = Result<T, QueueError>>) -> Optio
 mod tests {
     use std::sync::Arc;
 
-    use rollout_worker::queue::contract::samples;
-    use rollout_worker::queue::embedded::model::BrokerModelConfig;
-    use rollout_worker::queue::embedded::{EmbeddedKvStore, EmbeddedQueue};
-    use rollout_worker::queue::traits::{KvStore, WorkSource as _};
+    use rollout_queue::contract::samples;
+    use rollout_queue::embedded::model::BrokerModelConfig;
+    use rollout_queue::embedded::{EmbeddedKvStore, EmbeddedQueue};
+    use rollout_queue::traits::{KvStore, WorkSource as _};
     use tokio::sync::mpsc;
 
     use super::*;

@@ -11,7 +11,7 @@ use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::position::{PositionedReport, ReportBatch, ReportPosition};
 use rollout_protocol::wire::report::{Report, ReportBody};
-use rollout_worker::queue::traits::{Dispatch, QueueError};
+use rollout_queue::traits::{Dispatch, QueueError};
 use rollout_worker::spool::failed_report;
 use rollout_worker::store::BlobStore;
 use tokio::sync::mpsc;

@@ -6,7 +6,7 @@ use futures_util::FutureExt as _;
 use rollout_base::backoff::OutageLog;
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::position::ReportCursor;
-use rollout_worker::queue::traits::{Dispatch, QueueError};
+use rollout_queue::traits::{Dispatch, QueueError};
 use tokio::sync::{mpsc, watch};
 
 use super::stream_head::wait_until_caught_up;

@@ -2,7 +2,7 @@
 
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::position::ReportCursor;
-use rollout_worker::queue::traits::{Dispatch, QueueError};
+use rollout_queue::traits::{Dispatch, QueueError};
 use tokio::sync::watch;
 
 /// Waits until the core has handled every report that the queue had when this was called.

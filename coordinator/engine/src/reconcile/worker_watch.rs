@@ -11,7 +11,7 @@ use rollout_base::common_times::next_time;
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::WorkerId;
 use rollout_protocol::wire::heartbeat::Heartbeat;
-use rollout_worker::queue::traits::Dispatch;
+use rollout_queue::traits::Dispatch;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 

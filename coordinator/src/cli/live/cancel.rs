@@ -5,7 +5,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_protocol::wire::command::{
     CommandReceipt, IN_PROGRESS_PAUSE, RunCommand, TrialSelection,
 };
-use rollout_worker::queue::traits::QueueError;
+use rollout_queue::traits::QueueError;
 
 use super::{LiveRun, ServerArgs};
 use crate::cli::error::CliError;

@@ -9,8 +9,8 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
 use rollout_protocol::wire::command::{CommandReceipt, RunCommand, RunFile};
 #[cfg(feature = "nats")]
-use rollout_worker::queue::nats::Nats;
-use rollout_worker::queue::traits::{QueueError, RunControl};
+use rollout_queue::nats::Nats;
+use rollout_queue::traits::{QueueError, RunControl};
 
 use super::ServerArgs;
 use super::run_id::run_id;

@@ -3,8 +3,14 @@
 use std::fmt::Write as _;
 
 /// Names under which Rollout logs: the program, and each crate of the workspace.
-const TARGETS: &[&str] =
-    &["rollout", "rollout_base", "rollout_coordinator", "rollout_engine", "rollout_worker"];
+const TARGETS: &[&str] = &[
+    "rollout",
+    "rollout_base",
+    "rollout_coordinator",
+    "rollout_engine",
+    "rollout_queue",
+    "rollout_worker",
+];
 
 /// Parts of a crate that became a crate: a prefix of former targets, what follows it, and the name now.
 /// Filters of former versions go on to work.
@@ -12,6 +18,8 @@ const MOVED: &[(&str, &[char], &str)] = &[
     ("rollout_coordinator", &['=', '['], "rollout_engine"),
     ("rollout_coordinator::engine", &['=', '[', ':'], "rollout_engine"),
     ("rollout_worker", &['=', '[', ':'], "rollout_base"),
+    ("rollout_worker", &['=', '['], "rollout_queue"),
+    ("rollout_worker::queue", &['=', '[', ':'], "rollout_queue"),
 ];
 
 /// Directives that log all that Rollout says at `level`.

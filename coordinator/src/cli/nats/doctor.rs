@@ -3,7 +3,7 @@
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::limits;
-use rollout_worker::queue::nats::{AccountLimits, NatsServerInfo, StreamCopies};
+use rollout_queue::nats::{AccountLimits, NatsServerInfo, StreamCopies};
 
 use super::RequiredNatsArgs;
 use crate::cli::error::CliError;

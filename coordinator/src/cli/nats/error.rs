@@ -1,8 +1,8 @@
 //! Conversion of the errors of NATS servers.
 
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::queue::nats::{BindError, ConnectError, NatsOptionsError, NatsSetupError};
-use rollout_worker::queue::traits::QueueError;
+use rollout_queue::nats::{BindError, ConnectError, NatsOptionsError, NatsSetupError};
+use rollout_queue::traits::QueueError;
 
 use crate::cli::error::CliError;
 use crate::launch::nats::ServerError;
@@ -182,7 +182,7 @@ fn tls_hint(reason: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use rollout_worker::queue::nats::NatsOptions;
+    use rollout_queue::nats::NatsOptions;
 
     use super::*;
 

@@ -8,8 +8,8 @@ use rollout_engine::RunEntry;
 use rollout_engine::journal::RunLayout;
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::command::{RunCommand, RunFile, RunFilePart};
-use rollout_worker::queue::nats::Nats;
-use rollout_worker::queue::traits::{KvStore as _, QueueError, RunControl as _};
+use rollout_queue::nats::Nats;
+use rollout_queue::traits::{KvStore as _, QueueError, RunControl as _};
 
 use super::options::NatsAccessArgs;
 use crate::cli::error::CliError;

@@ -4,9 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use rollout_worker::queue::nats::{
-    Nats, NatsCredentials, NatsName, NatsOptions, NatsSecret, TlsFiles,
-};
+use rollout_queue::nats::{Nats, NatsCredentials, NatsName, NatsOptions, NatsSecret, TlsFiles};
 
 use super::POOL;
 use crate::cli::error::CliError;

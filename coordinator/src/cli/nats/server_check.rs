@@ -1,7 +1,7 @@
 //! The check of the NATS server that a server of runs makes when it starts.
 
 use rollout_base::backoff::error_chain;
-use rollout_worker::queue::nats::{ConnectError, Nats, NatsOptions};
+use rollout_queue::nats::{ConnectError, Nats, NatsOptions};
 
 use crate::cli::error::CliError;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::wire::offer::SizeClass;
-use rollout_worker::queue::nats::{ConnectError, Nats, NatsName, PoolElasticity};
+use rollout_queue::nats::{ConnectError, Nats, NatsName, PoolElasticity};
 use rollout_worker::store;
 use tokio::time::Instant;
 

@@ -6,7 +6,7 @@ use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::limits;
 use rollout_protocol::wire::heartbeat::{Heartbeat, ReceivedHeartbeat};
-use rollout_worker::queue::nats::NatsName;
+use rollout_queue::nats::NatsName;
 use serde_json::{Value, json};
 
 use super::{NOT_SET_UP_HINT, RequiredNatsArgs};

@@ -10,7 +10,7 @@ use rollout_engine::journal::RunLayout;
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
 use rollout_protocol::wire::trial_control::{TrialControlReceipt, TrialControlRequest};
-use rollout_worker::queue::traits::{QueueError, RunControl};
+use rollout_queue::traits::{QueueError, RunControl};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 use tokio::time::timeout;

@@ -14,7 +14,7 @@ use rollout_engine::atomic_file;
 use rollout_engine::journal::RunLayout;
 use rollout_engine::{OpenRun, host_name};
 use rollout_protocol::id::RunId;
-use rollout_worker::queue::traits::{QueueError, RunControl};
+use rollout_queue::traits::{QueueError, RunControl};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;

@@ -11,7 +11,7 @@ use rollout_engine::journal::RunLayout;
 use rollout_protocol::harness::ControlAction;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::wire::command::ReopenSelection;
-use rollout_worker::queue::traits::{QueueError, RunControl};
+use rollout_queue::traits::{QueueError, RunControl};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 use tokio::sync::watch;

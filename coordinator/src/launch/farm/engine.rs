@@ -16,8 +16,8 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::budget::RunBudget;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::queue::embedded::EmbeddedQueue;
-use rollout_worker::queue::traits::Dispatch;
+use rollout_queue::embedded::EmbeddedQueue;
+use rollout_queue::traits::Dispatch;
 use rollout_worker::store::{BlobStore, StoreUrl};
 use tokio::sync::{mpsc, oneshot};
 

@@ -9,7 +9,7 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::wire::control::ControlMessage;
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_protocol::wire::model_calls::ModelCallState;
-use rollout_worker::queue::traits::{Dispatch, QueueError};
+use rollout_queue::traits::{Dispatch, QueueError};
 use tokio::time::{Instant, sleep};
 
 use crate::workloads::farm::{FarmCalls, SeenCalls};

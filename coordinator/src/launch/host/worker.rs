@@ -15,9 +15,9 @@ use rollout_engine::RunError;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::heartbeat::ResourceBudget;
+use rollout_queue::traits::WorkSource;
 use rollout_worker::environment::{Owner, Provider};
 use rollout_worker::host::{HostOwners, WorkerDir};
-use rollout_worker::queue::traits::WorkSource;
 use rollout_worker::service::{
     Runner, ShutdownLevel, Worker, WorkerConfig, WorkerExit, WorkerExitReason, WorkerMonitor,
     WorkerProfile,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rollout_worker::queue::nats::{BindError, ConnectError, NatsSetupError};
-use rollout_worker::queue::traits::QueueError;
+use rollout_queue::nats::{BindError, ConnectError, NatsSetupError};
+use rollout_queue::traits::QueueError;
 
 /// Error that prevents a run from using a server.
 #[derive(Debug, thiserror::Error)]

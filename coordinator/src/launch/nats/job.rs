@@ -7,7 +7,7 @@ use rollout_engine::journal::RunLayout;
 use rollout_engine::reconcile::{self, RemoteRun};
 use rollout_engine::{DurableStateListener, KvLockOptions, RunEntryInfo, RunError, RunState};
 use rollout_protocol::spec::gateway::GatewaySpec;
-use rollout_worker::queue::traits::{Dispatch, KvStore, RunControl};
+use rollout_queue::traits::{Dispatch, KvStore, RunControl};
 
 use super::model_leases::lease_to_workers;
 use crate::launch::control_socket::ControlSocket;

@@ -13,7 +13,7 @@ use rollout_protocol::limits;
 use rollout_protocol::spec::gateway::GatewaySpec;
 use rollout_protocol::wire::control::ControlMessage;
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
-use rollout_worker::queue::traits::Dispatch;
+use rollout_queue::traits::Dispatch;
 use tokio::time::{Instant, sleep};
 
 /// Time between two looks at the workers, and while some have not confirmed their leases.

@@ -11,10 +11,10 @@ use rollout_engine::journal::RunLayout;
 use rollout_protocol::limits;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer::SizeClass;
+use rollout_queue::nats::{BindError, Nats, NatsName, NatsOptions, PoolElasticity};
+use rollout_queue::traits::{Dispatch, KvStore, RunControl, WorkSource};
 use rollout_worker::environment::{Owner, descriptor};
 use rollout_worker::host::HostOwners;
-use rollout_worker::queue::nats::{BindError, Nats, NatsName, NatsOptions, PoolElasticity};
-use rollout_worker::queue::traits::{Dispatch, KvStore, RunControl, WorkSource};
 use rollout_worker::store::BlobStore;
 use tokio::sync::mpsc;
 

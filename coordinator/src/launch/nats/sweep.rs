@@ -8,8 +8,8 @@ use std::time::Duration;
 use rollout_engine::{RunEntry, RunState};
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits::LOCK_STALE;
-use rollout_worker::queue::nats::Nats;
-use rollout_worker::queue::traits::{KvEntry, KvStore, ListedKvEntry, QueueError};
+use rollout_queue::nats::Nats;
+use rollout_queue::traits::{KvEntry, KvStore, ListedKvEntry, QueueError};
 
 /// The result of a sweep: the things that it removed, or in a dry run would remove.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use rollout_engine::{
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::spec::gateway::GatewaySpec;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::queue::traits::{Dispatch, KvStore};
+use rollout_queue::traits::{Dispatch, KvStore};
 use rollout_worker::store::{BlobStore, StoreUrl};
 use tokio::sync::{mpsc, oneshot};
 

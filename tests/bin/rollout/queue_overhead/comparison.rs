@@ -6,11 +6,11 @@ use std::time::Duration;
 use async_nats::jetstream;
 use futures_util::TryStreamExt as _;
 use rollout_coordinator::bench::DispatchBenchError;
-use rollout_tests::noop_worker::NoopWorkerError;
-use rollout_worker::queue::nats::{
+use rollout_queue::nats::{
     BindError, ConnectError, InvalidNatsName, NatsOptionsError, NatsSetupError,
 };
-use rollout_worker::queue::traits::QueueError;
+use rollout_queue::traits::QueueError;
+use rollout_tests::noop_worker::NoopWorkerError;
 use serde::Serialize;
 
 use crate::queue_overhead::floor::FloorConfig;

@@ -14,9 +14,9 @@ use rollout_engine::{
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::wire::offer::SizeClass;
+use rollout_queue::nats::{Nats, NatsDispatch, NatsName};
+use rollout_queue::traits::Dispatch as _;
 use rollout_tests::noop_worker::{NoopWorkerConfig, POOL};
-use rollout_worker::queue::nats::{Nats, NatsDispatch, NatsName};
-use rollout_worker::queue::traits::Dispatch as _;
 use rollout_worker::store::{self, BlobStore};
 use tokio::sync::mpsc;
 

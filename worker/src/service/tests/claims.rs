@@ -8,10 +8,10 @@ use rollout_protocol::wire::claim::ClaimAnswer;
 use rollout_protocol::wire::delivery::FreeCapacity;
 use rollout_protocol::wire::marker::ResultMarker;
 use rollout_protocol::wire::report::ReportBody;
+use rollout_queue::traits::WorkSource;
 
 use super::harness::{FIRST, LEASE, ServiceFixture, ServiceSetup, result};
 use super::*;
-use crate::queue::traits::WorkSource;
 
 const LATER: TryId = FIRST.next(1);
 

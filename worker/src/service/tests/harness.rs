@@ -14,13 +14,13 @@ use rollout_protocol::wire::heartbeat::{ActiveExecution, Heartbeat};
 use rollout_protocol::wire::offer::{Offer, SizeClass};
 use rollout_protocol::wire::position::ReportPosition;
 use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
+use rollout_queue::embedded::EmbeddedQueue;
+use rollout_queue::embedded::model::BrokerModelConfig;
+use rollout_queue::traits::Dispatch;
 
 use super::super::*;
 use crate::disk::DiskUse;
 use crate::executor::{FileRole, RecordFile};
-use crate::queue::embedded::EmbeddedQueue;
-use crate::queue::embedded::model::BrokerModelConfig;
-use crate::queue::traits::Dispatch;
 use crate::testing::{FaultyStore, FlakySource, SampleRun, TestDirectory, passed_trial};
 
 pub(super) const LEASE: Duration = Duration::from_secs(60);

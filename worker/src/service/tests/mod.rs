@@ -14,11 +14,11 @@ use rollout_protocol::trace_id::TraceId;
 use rollout_protocol::wire::control::{ControlMessage, StopLevel};
 use rollout_protocol::wire::marker::ResultMarker;
 use rollout_protocol::wire::report::ReportBody;
+use rollout_queue::embedded::model::BrokerModel;
+use rollout_queue::traits::Dispatch;
 
 use self::harness::{LEASE, LONG, ScriptedAct, ServiceFixture, ServiceSetup, result};
 use super::*;
-use crate::queue::embedded::model::BrokerModel;
-use crate::queue::traits::Dispatch;
 use crate::spool;
 use crate::testing::RecordingExporter;
 

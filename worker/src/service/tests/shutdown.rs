@@ -5,10 +5,10 @@ use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::claim::ClaimAnswer;
 use rollout_protocol::wire::delivery::FreeCapacity;
 use rollout_protocol::wire::report::ReportBody;
+use rollout_queue::traits::WorkSource;
 
 use super::harness::{FIRST, LEASE, ScriptedAct, ServiceFixture, ServiceSetup, result};
 use super::*;
-use crate::queue::traits::WorkSource;
 
 #[tokio::test(start_paused = true)]
 async fn shutdown_finish_completes_running_and_pulls_nothing() {

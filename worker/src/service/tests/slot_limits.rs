@@ -72,7 +72,7 @@ async fn redelivery_of_try_holding_slot_is_not_given_back() {
     scene.script(1, ScriptedAct::Sleep(30 * SECOND));
     scene.offer_as([1], FIRST).await;
     scene.until_running(1).await;
-    scene.queue.inject_fault(crate::queue::embedded::model::BrokerModel::restart);
+    scene.queue.inject_fault(rollout_queue::embedded::model::BrokerModel::restart);
     scene.reports(2).await;
     scene.until_acknowledged().await;
     assert_eq!(scene.begun(), [1]);

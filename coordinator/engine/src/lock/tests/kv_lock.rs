@@ -9,7 +9,7 @@ use bytes::Bytes;
 use rollout_protocol::Timestamp;
 use rollout_protocol::event::TakeoverReason;
 use rollout_protocol::id::OwnerId;
-use rollout_worker::queue::traits::{KvEntry, KvStore, ListedKvEntry, QueueError};
+use rollout_queue::traits::{KvEntry, KvStore, ListedKvEntry, QueueError};
 
 use super::super::LockWaitPolicy;
 use super::super::kv_entry::RunEntry;

@@ -27,11 +27,11 @@ use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_protocol::wire::position::Incarnation;
+use rollout_queue::embedded::EmbeddedQueue;
+use rollout_queue::embedded::model::{BrokerModel, BrokerModelConfig};
 use rollout_worker::environment::Owner;
 use rollout_worker::environment::null::NullProvider;
 use rollout_worker::executor::{ExecutionServices, TaskFiles};
-use rollout_worker::queue::embedded::EmbeddedQueue;
-use rollout_worker::queue::embedded::model::{BrokerModel, BrokerModelConfig};
 use rollout_worker::service::{
     self, LocalRunner, Runner, ShutdownLevel, Worker, WorkerConfig, WorkerProfile,
 };
