@@ -5,11 +5,10 @@ use std::io::{self, BufReader, Read};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use rollout_base::supervise;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio_util::io::SyncIoBridge;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
-
-use rollout_base::supervise;
 
 /// Bytes read from a source at once: the only part of it held in memory.
 const BUFFER_BYTES: usize = 128 * 1024;

@@ -1,7 +1,6 @@
 //! Exclude patterns of archives, as `tar --exclude` understands them.
 
 use globset::{Candidate, GlobBuilder, GlobSet, GlobSetBuilder};
-
 use rollout_base::glob;
 
 /// Patterns of names to exclude. `*` and `?` match any characters, including `/`; `[…]` matches one

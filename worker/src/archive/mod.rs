@@ -36,6 +36,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rollout_base::shown_path::shown;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
 
@@ -55,7 +56,6 @@ pub use self::sanitize::{
 pub use self::single::{FilePieces, first_file, stream_first_file};
 
 pub(crate) use self::write::ArchiveWriter;
-use rollout_base::shown_path::shown;
 
 /// Limits on reading an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

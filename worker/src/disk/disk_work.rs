@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
+use rollout_base::supervise::{self, Task, TaskPanic};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
-
-use rollout_base::supervise::{self, Task, TaskPanic};
 
 /// A disk that takes longer gives no answer.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(10);

@@ -16,14 +16,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rollout_base::common_times::next_time;
+use rollout_base::shown_path::shown;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub use self::space::DiskSpace;
 use self::space_meter::{MeasurementFault, SpaceMeter};
 pub use self::write_watch::WriteFault;
-use rollout_base::common_times::next_time;
-use rollout_base::shown_path::shown;
 
 use self::write_watch::WriteWatch;
 use crate::environment::Provider;

@@ -9,10 +9,9 @@ use hyper::client::conn::http1;
 use hyper::header::{HOST, HeaderValue};
 use hyper::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
-
 use rollout_base::hop_by_hop;
 use rollout_base::supervise::{self, Task};
+use tokio::net::TcpStream;
 
 /// The body of a reply, with the connection that it comes from.
 #[derive(Debug)]

@@ -8,10 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lru::LruCache;
+use rollout_base::supervise;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
-
-use rollout_base::supervise;
 
 /// Longest wait for a place among the look-ups.
 const TURN_TIMEOUT: Duration = Duration::from_secs(20);

@@ -37,6 +37,8 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, OnceLock};
 
+use rollout_base::supervise::Task;
+
 pub use self::addresses::{first_internal_host, is_public};
 pub use self::hosts::{AllowedHosts, HostRefusal, HostTarget};
 pub use self::led::{LedNetwork, LedSockets};
@@ -45,7 +47,6 @@ use self::lookups::NameLookups;
 #[cfg(all(feature = "gateway", target_os = "linux"))]
 use self::names::NameAddresses;
 pub use self::refused::{RefusedHost, RefusedHosts, RefusedSummary};
-use rollout_base::supervise::Task;
 
 use self::upstream::UpstreamProxies;
 

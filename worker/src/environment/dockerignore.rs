@@ -7,10 +7,9 @@
 use std::path::Path;
 
 use regex::Regex;
-use rollout_protocol::limits::CONFIG_FILE_BYTES;
-
 use rollout_base::confined::ConfinedDir;
 use rollout_base::glob::{self, Dialect};
+use rollout_protocol::limits::CONFIG_FILE_BYTES;
 
 /// The file's name, at the root of the context.
 pub const FILE_NAME: &str = ".dockerignore";

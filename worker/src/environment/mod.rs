@@ -62,6 +62,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rollout_base::dependency::Dependency;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::record::{EnforcedLimits, ImageBuild};
@@ -82,7 +83,6 @@ pub use self::proxies::{BuildProxies, HostProxies};
 pub use self::proxy_key::ProxyKey;
 use crate::egress::{LedNetwork, LedSockets};
 pub use crate::host::{DeadOwners, Owner};
-use rollout_base::dependency::Dependency;
 
 /// Creates environments.
 #[async_trait]

@@ -7,9 +7,8 @@ use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use tempfile::NamedTempFile;
-
 use rollout_base::shown_path::shown;
+use tempfile::NamedTempFile;
 
 /// Name of the file with the key.
 const FILE: &str = "proxies.key";

@@ -1,9 +1,8 @@
 //! The error of an execution that met a fault of its host.
 
+use rollout_base::secrets::Redactor;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::phase::Phase;
-
-use rollout_base::secrets::Redactor;
 
 /// An execution that met a fault of its host, and has no result.
 #[derive(Clone, Copy)]

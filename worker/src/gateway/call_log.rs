@@ -7,12 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rollout_protocol::record::ModelCallLine;
-use tokio::sync::Mutex;
-
 use rollout_base::durable;
 use rollout_base::fs_make::{SCRATCH_DEPTH, make_directory};
 use rollout_base::supervise::{self, BlockingDrop};
+use rollout_protocol::record::ModelCallLine;
+use tokio::sync::Mutex;
 
 /// Name of the file.
 pub(crate) const CALLS_FILE: &str = "calls.jsonl";

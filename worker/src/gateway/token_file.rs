@@ -8,11 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use rollout_protocol::limits::GATEWAY_INLINE_TOKENS;
-use rollout_protocol::record::{CallTokens, TokenSections, TrajectoryRecord};
-
 use rollout_base::durable;
 use rollout_base::supervise::BlockingDrop;
+use rollout_protocol::limits::GATEWAY_INLINE_TOKENS;
+use rollout_protocol::record::{CallTokens, TokenSections, TrajectoryRecord};
 
 /// Name of the file.
 pub(crate) const TOKENS_FILE: &str = "tokens.bin";

@@ -37,10 +37,9 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rustix::io::Errno;
-
 use rollout_base::shortage::Shortage;
 use rollout_base::shown_path::shown;
+use rustix::io::Errno;
 
 pub use self::bare::{BareRepository, CommitIdentity, TreeEntry};
 pub use self::damage::RepositoryDamage;

@@ -4,9 +4,8 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use rollout_base::supervise;
+use tokio::time::Instant;
 
 /// Time that killed processes may take to disappear.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);

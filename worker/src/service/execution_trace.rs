@@ -6,6 +6,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rollout_base::metrics::work_label;
+use rollout_base::traces::{
+    SpanAttribute, SpanEvent, SpanExporter, TraceSpan, Tracer, verdict_attributes, verdict_error,
+};
 use rollout_protocol::Timestamp;
 use rollout_protocol::dependency::Dependency;
 use rollout_protocol::id::{ExecId, WorkerId};
@@ -14,11 +18,6 @@ use rollout_protocol::trace_id::{SpanId, TraceId};
 use rollout_protocol::wire::delivery::Delivery;
 use rollout_protocol::wire::offer::Offer;
 use rollout_protocol::wire::report::ReportBody;
-
-use rollout_base::metrics::work_label;
-use rollout_base::traces::{
-    SpanAttribute, SpanEvent, SpanExporter, TraceSpan, Tracer, verdict_attributes, verdict_error,
-};
 
 /// Parts of one execution with a span. A task with many steps repeats phases.
 const MAX_PARTS: u32 = 256;

@@ -53,22 +53,22 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use rollout_base::backoff::OutageLog;
+use rollout_base::metrics::WorkerMetrics;
+use rollout_base::supervise::{self, Task};
+use rollout_base::traces::Tracer;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::{ExecId, WorkerId};
 use rollout_protocol::record::{EvalRecord, IdeasRecord, TrialRecord};
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::heartbeat::{ActiveExecution, EnvironmentCapacity, ResourceBudget};
+use rollout_queue::traits::WorkSource;
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use self::connection::BrokerConnection;
 use self::failure_streak::FailureStreak;
 pub use self::monitor::{WorkerMonitor, WorkerNotReady};
-use rollout_base::backoff::OutageLog;
-use rollout_base::metrics::WorkerMetrics;
-use rollout_base::supervise::{self, Task};
-use rollout_base::traces::Tracer;
-use rollout_queue::traits::WorkSource;
 
 use self::rate_limits::RunRateLimiters;
 use self::registry::ExecutionRegistry;

@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rollout_base::rate_limit::RunRateLimiter;
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::offer::{self, Offer};
 use tokio::time::Instant;
-
-use rollout_base::rate_limit::RunRateLimiter;
 
 /// The limiters, one per run that has limits.
 #[derive(Debug, Default)]

@@ -24,6 +24,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rollout_base::fs_make::make_directory;
+use rollout_base::supervise;
+use rollout_base::warning_limiter::WarningLimiter;
+use rollout_base::write_check::check_writes;
 use rollout_protocol::id::ExecId;
 
 pub(crate) use self::entry::SpoolEntry;
@@ -32,10 +36,6 @@ pub(crate) use self::publish::{publish, publish_unspooled, unreadable_report};
 pub(crate) use self::recover::unpublishable_error;
 pub use self::recover::{RecoverError, Recovery, RecoverySummary, recover};
 pub use self::scratch::ScratchMark;
-use rollout_base::fs_make::make_directory;
-use rollout_base::supervise;
-use rollout_base::warning_limiter::WarningLimiter;
-use rollout_base::write_check::check_writes;
 
 use crate::executor::Finished;
 

@@ -4,6 +4,8 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use rollout_queue::traits::{ConnectionStatus, QueueError, WorkSource};
+
 use async_trait::async_trait;
 use futures_util::FutureExt as _;
 use rollout_protocol::blob::MediaType;
@@ -19,7 +21,6 @@ use rollout_protocol::wire::delivery::{Delivery, FreeCapacity, MessageToken, Pub
 use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_protocol::wire::offer::OfferedWork;
 use rollout_protocol::wire::report::{Report, ReportBody};
-use rollout_queue::traits::{ConnectionStatus, QueueError, WorkSource};
 use std::sync::Arc;
 use tempfile::TempDir;
 use tokio::sync::{broadcast, watch};

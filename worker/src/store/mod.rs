@@ -32,13 +32,12 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use rollout_base::shortage::Shortage;
+use rollout_base::shown_path::shown;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
 use tokio::io::AsyncRead;
-
-use rollout_base::shortage::Shortage;
-use rollout_base::shown_path::shown;
 
 pub use self::cache::CachedStore;
 pub use self::fs::FsStore;

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rollout_protocol::id::ExecId;
+use rollout_queue::embedded::EmbeddedQueue;
+use rollout_queue::traits::{ConnectionStatus, QueueError, WorkSource};
 
 use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
 use rollout_protocol::wire::control::ControlMessage;
@@ -13,9 +15,6 @@ use rollout_protocol::wire::delivery::{Delivery, FreeCapacity, MessageToken, Pub
 use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_protocol::wire::report::Report;
 use tokio::sync::{broadcast, watch};
-
-use rollout_queue::embedded::EmbeddedQueue;
-use rollout_queue::traits::{ConnectionStatus, QueueError, WorkSource};
 
 /// A call that reached the queue.
 #[derive(Debug, Clone, PartialEq)]

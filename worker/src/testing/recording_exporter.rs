@@ -2,9 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rollout_protocol::trace_id::TraceId;
-
 use rollout_base::traces::{SpanExporter, TraceSpan, Tracer};
+use rollout_protocol::trace_id::TraceId;
 
 /// Keeps the spans that it takes.
 #[derive(Debug)]

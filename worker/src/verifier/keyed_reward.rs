@@ -6,11 +6,10 @@
 
 use std::fmt;
 
+use rollout_base::secrets::Redactor;
 use rollout_protocol::limits;
 use rollout_protocol::record::{REWARD_KEY, Rewards};
 use serde::de::{self, Deserializer, MapAccess, Visitor};
-
-use rollout_base::secrets::Redactor;
 
 /// Parses numbers from a whole file. Names are returned without secrets.
 ///

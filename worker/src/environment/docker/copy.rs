@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use bollard::query_parameters::{DownloadFromContainerOptions, UploadToContainerOptions};
 use futures_util::{StreamExt as _, TryStreamExt as _};
+use rollout_base::supervise;
 use tokio_util::io::StreamReader;
 
 use super::container::Container;
 use super::failure::{has_status, says};
-
-use rollout_base::supervise;
 
 use crate::environment::{ByteStream, Failure, FailureKind, Upload, upload};
 

@@ -41,6 +41,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
+use rollout_base::dependency::Dependency;
 use rollout_protocol::record::EnforcedLimits;
 use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
 use rollout_protocol::spec::task::NetworkPolicy;
@@ -49,7 +50,6 @@ use tokio::sync::watch;
 use self::environment::FakeEnvironment;
 pub use self::faults::{FakeCall, FakeFault, FaultEffect, FaultTrigger};
 pub use self::files::{FileNode, FileTree, raw_entry, raw_entry_with_mode};
-use rollout_base::dependency::Dependency;
 
 use super::descriptor::{
     CapabilitySupport, DOCKER_SETTINGS, HarborName, ProviderCapabilities, ProviderDescriptor,

@@ -3,11 +3,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rollout_base::shared_limit::{LimitShares, LimitUser, SharedLimit, SharedPlace};
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
 use tokio::time::{Instant, timeout};
-
-use rollout_base::shared_limit::{LimitShares, LimitUser, SharedLimit, SharedPlace};
 
 /// Longest wait of a body for memory of its execution, and for memory of all: others may wait for what
 /// it holds.

@@ -14,6 +14,11 @@ use hyper::header::{HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Request, StatusCode, Uri};
 use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
 use regex::Regex;
+use rollout_base::dependency::{Dependency, Probe};
+use rollout_base::glob;
+use rollout_base::rate_limit::RunRateLimiter;
+use rollout_base::secrets::Redactor;
+use rollout_base::supervise::{self, Task};
 use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 use rollout_protocol::wire::offer::RunRateLimits;
 use tokio::net::TcpStream;
@@ -21,11 +26,6 @@ use tokio::sync::{SemaphorePermit, watch};
 use tokio::time::Instant;
 
 pub(super) use self::held_places::HeldPlaces;
-use rollout_base::dependency::{Dependency, Probe};
-use rollout_base::glob;
-use rollout_base::rate_limit::RunRateLimiter;
-use rollout_base::secrets::Redactor;
-use rollout_base::supervise::{self, Task};
 
 use self::held_places::{HeldPlace, ServerCalls};
 use super::client::{Clients, HttpClient};

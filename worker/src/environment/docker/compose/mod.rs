@@ -37,6 +37,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use rollout_base::shown_path::{ShownPath, shown};
+use rollout_base::supervise::{self, BlockingDrop};
 use rollout_protocol::spec::environment::{DockerNetwork, DockerSettings, ProviderSpec};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -49,8 +51,6 @@ pub use self::program::find_compose;
 use self::project::ProjectContainer;
 use self::render::{PlacedContent, PlacedFile, RenderContext, ServiceImage, ServiceRequirements};
 pub(super) use self::service::ComposeService;
-use rollout_base::shown_path::{ShownPath, shown};
-use rollout_base::supervise::{self, BlockingDrop};
 
 use super::build::{self, BuildSpec};
 use super::client::DockerClient;

@@ -31,6 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::Path;
 
+use rollout_base::confined::{ConfinedDir, leads_outside};
 use rollout_protocol::limits;
 use serde_json::{Value, json};
 
@@ -39,7 +40,6 @@ pub(super) use self::containers::{
 };
 use self::interpolate::{Interpolation, UsePlace, VariableUse, Variables};
 pub(super) use self::model::{ServiceImage, ServiceRole, ServiceSpec, ServicesPlan};
-use rollout_base::confined::{ConfinedDir, leads_outside};
 
 use self::problems::{Problems, failure};
 use self::service::{Prepared, ServiceContext};

@@ -12,12 +12,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rollout_base::shortage::Shortage;
+use rollout_base::supervise;
 use rollout_protocol::record::LimitEnforcement;
 use rollout_protocol::spec::resources::Resources;
 use tokio::time::Instant;
-
-use rollout_base::shortage::Shortage;
-use rollout_base::supervise;
 
 /// The controllers that are used.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];

@@ -22,8 +22,9 @@ mod usage;
 
 use std::io;
 
-pub use provider::ProcessProvider;
 use rollout_base::shortage::Shortage;
+
+pub use provider::ProcessProvider;
 use rustix::io::Errno;
 
 use self::message::SetupStepError;

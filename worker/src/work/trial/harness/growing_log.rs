@@ -2,11 +2,10 @@
 //! secrets.
 
 use bytes::Bytes;
+use rollout_base::secrets::{RedactingStream, RedactionStyle, Redactor};
 use rollout_protocol::harness::{HookStreamSummary, HookStreamValidator, LineSplitter};
 use rollout_protocol::harness::{SplitLine, WrittenControl};
 use rollout_protocol::limits;
-
-use rollout_base::secrets::{RedactingStream, RedactionStyle, Redactor};
 
 /// The bytes of a log so far, of which only those are held that were not given away.
 #[derive(Debug)]

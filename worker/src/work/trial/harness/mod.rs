@@ -18,6 +18,10 @@ mod tail;
 
 use std::path::{Path, PathBuf};
 
+use rollout_base::fs_make::make_scratch_directory;
+use rollout_base::secrets::{RedactionStyle, Redactor};
+use rollout_base::shortage::Shortage;
+use rollout_base::shown_path::shown;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::error::{ErrorClass, TrialError};
 use rollout_protocol::harness::{HarnessOutcome, MetricValue, OutputError, TrialOutput};
@@ -29,10 +33,6 @@ use rollout_protocol::spec::task::StepSpec;
 
 pub(super) use self::input::PlacedHarness;
 pub(super) use self::monitor::HarnessMonitor;
-use rollout_base::fs_make::make_scratch_directory;
-use rollout_base::secrets::{RedactionStyle, Redactor};
-use rollout_base::shortage::Shortage;
-use rollout_base::shown_path::shown;
 
 use self::output::OutputReading;
 use super::failure;
