@@ -13,7 +13,7 @@ use rollout_coordinator::plan::{self, PreparedJob};
 use rollout_engine::LockWaitPolicy;
 use rollout_protocol::farm::FarmSettings;
 use rollout_queue::nats::NatsOptions;
-use rollout_worker::store::StoreUrl;
+use rollout_store::StoreUrl;
 
 use crate::project::Project;
 

@@ -10,10 +10,9 @@ use rollout_base::traces::Tracer;
 use rollout_coordinator::bench::noop;
 use rollout_protocol::wire::heartbeat::{EnvironmentCapacity, ResourceBudget};
 use rollout_queue::nats::{Nats, NatsOptions};
+use rollout_store::host::WorkerDir;
 use rollout_worker::environment::Owner;
-use rollout_worker::host::WorkerDir;
 use rollout_worker::service::{self, ShutdownLevel, WorkerConfig, WorkerProfile};
-use rollout_worker::store;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -68,7 +67,7 @@ impl NoopWorker {
     /// The server, the store or the directory cannot be used.
     pub async fn connect(config: NoopWorkerConfig) -> Result<Self, NoopWorkerError> {
         let nats = config.connect().await?;
-        let store = store::open(&config.store.clone().into()).await?;
+        let store = rollout_store::open(&config.store.clone().into()).await?;
         let source = nats.source(&POOL.parse()?, store.identity()).await?;
         std::fs::create_dir_all(&config.directory)?;
         let dir = WorkerDir::create(&config.directory)?;

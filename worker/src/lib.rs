@@ -1,17 +1,13 @@
 #![doc = include_str!("../README.md")]
 
 pub mod agents;
-pub mod archive;
 pub mod disk;
 pub mod egress;
 pub mod environment;
 pub mod executor;
 pub mod gateway;
-pub mod git;
-pub mod host;
 pub mod service;
 pub mod spool;
-pub mod store;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod verifier;

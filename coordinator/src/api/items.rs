@@ -13,7 +13,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::limits::NAME_BYTES;
 use rollout_protocol::name::check_component;
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::mpsc;

@@ -160,7 +160,7 @@ impl OutputFollower {
     /// Sends a file after its first `skip` bytes.
     async fn send_rest(
         &self,
-        store: &dyn rollout_worker::store::BlobStore,
+        store: &dyn rollout_store::BlobStore,
         file: &CapturedFile,
         mut skip: u64,
     ) {

@@ -9,7 +9,7 @@ use rollout_base::traces::Tracer;
 use rollout_engine::atomic_file;
 use rollout_engine::journal::RunLayout;
 use rollout_protocol::id::RunId;
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
@@ -176,7 +176,7 @@ async fn measure_floor(
 
 #[cfg(test)]
 mod tests {
-    use rollout_worker::store::FsStore;
+    use rollout_store::FsStore;
 
     use super::*;
 

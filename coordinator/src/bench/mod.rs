@@ -7,10 +7,11 @@ mod usage;
 pub mod dispatch;
 pub mod noop;
 
+use rollout_store::StoreError;
+
 use crate::events::ReportError;
 use crate::plan::JobPlanError;
 use rollout_engine::RunError;
-use rollout_worker::store::StoreError;
 
 /// Error of a measurement.
 #[derive(Debug, thiserror::Error)]

@@ -14,10 +14,10 @@ use rollout_protocol::record::TrialRecord;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::budget::RunBudget;
 use rollout_protocol::spec::environment::ProviderKind;
+use rollout_store::BlobStore;
 use rollout_worker::environment::null::NullProvider;
 use rollout_worker::executor::{ExecutionServices, Finished, TaskFiles};
 use rollout_worker::service::Runner;
-use rollout_worker::store::BlobStore;
 use rollout_worker::work::trial::{self, TrialContext};
 
 use super::DispatchBenchError;

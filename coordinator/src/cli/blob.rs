@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::store::{BlobStore, StoreError};
+use rollout_store::{BlobStore, StoreError};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
 

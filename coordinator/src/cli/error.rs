@@ -12,8 +12,8 @@ use rollout_engine::{LockError, LockLostError, OpenError, ReopenSelection, RunEr
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::item_name::ItemName;
 use rollout_queue::traits::QueueError;
-use rollout_worker::host::WorkerDirError;
-use rollout_worker::store::StoreError;
+use rollout_store::StoreError;
+use rollout_store::host::WorkerDirError;
 
 use super::hint_command::{self, CommandHint, HintedRun, RunAction, ShellCommand};
 use super::output::quoted;

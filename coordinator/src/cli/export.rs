@@ -6,7 +6,7 @@ use clap::Args;
 use rollout_base::supervise;
 use rollout_engine::RunError;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::store::StoreError;
+use rollout_store::StoreError;
 
 use super::error::{CliError, remedy, repair_hint};
 use super::hint_command::{self, CommandHint, HintedRun, RunAction};

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use rollout_protocol::exit::ExitCode;
+use rollout_store::host::HostOwners;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider, PrunedImages, TaskImage};
 use rollout_worker::environment::{DeadOwners, Failure, Owner, Provider as _, ReapReport};
-use rollout_worker::host::HostOwners;
 use serde_json::{Value, json};
 
 use super::error::CliError;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::store::{BlobStore, StoreUrl};
+use rollout_store::{BlobStore, StoreUrl};
 use serde_json::{Value, json};
 
 use super::error::CliError;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::harness::{HookEvent, HookEventBody};
 use rollout_protocol::id::{ExecId, ItemId, TryId};
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
 use serde::Serialize;
 use tokio::time::Instant;
 

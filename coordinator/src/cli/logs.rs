@@ -8,7 +8,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::limits::INLINE_FILE_BYTES;
 use rollout_protocol::record::TrialRecord;
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
 use serde::Serialize;
 use tokio::sync::mpsc;
 

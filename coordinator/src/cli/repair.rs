@@ -7,7 +7,7 @@ use clap::Args;
 use rollout_engine::LockError;
 use rollout_engine::journal::{JournalDamage, RunLayout};
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
 
 use super::error::CliError;
 use super::hint_command;

@@ -12,7 +12,7 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::name;
 #[cfg(feature = "nats")]
 use rollout_queue::nats::Nats;
-use rollout_worker::store::{self, BlobStore, StoreUrl};
+use rollout_store::{BlobStore, StoreUrl};
 use tempfile::TempDir;
 
 use super::error::CliError;
@@ -52,7 +52,7 @@ impl CatalogAddress {
 
     /// Opens the store, which must exist.
     pub(super) async fn open_store(&self) -> Result<Arc<dyn BlobStore>, CliError> {
-        Ok(store::open_existing(&self.store).await?)
+        Ok(rollout_store::open_existing(&self.store).await?)
     }
 }
 

@@ -8,7 +8,7 @@ use rollout_engine::ReopenSelection;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::ExecutionEnd;
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
 use serde::{Deserialize, Serialize};
 
 use super::error::CliError;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::store::{BlobStore, InvalidStoreUrl, StoreError, StoreUrl, open_existing};
+use rollout_store::{BlobStore, InvalidStoreUrl, StoreError, StoreUrl, open_existing};
 
 use super::error::CliError;
 use crate::launch::store::find;

@@ -6,9 +6,9 @@ use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, Tria
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::record::{ItemOutcome, Verdict};
 use rollout_queue::traits::QueueError;
-use rollout_worker::archive::ArchiveError;
-use rollout_worker::host::WorkerDirError;
-use rollout_worker::store::StoreError;
+use rollout_store::StoreError;
+use rollout_store::archive::ArchiveError;
+use rollout_store::host::WorkerDirError;
 
 use super::args::{self, Cli, Command, RunArgs};
 use super::error::CliError;

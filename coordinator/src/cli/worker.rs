@@ -13,9 +13,9 @@ use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_queue::nats::{ConnectError, Nats, NatsName, NatsOptions, NatsSource};
 use rollout_queue::traits::QueueError;
+use rollout_store::{BlobStore, StoreError, StoreUrl};
 use rollout_worker::environment::descriptor;
 use rollout_worker::service::WorkerExitReason;
-use rollout_worker::store::{BlobStore, StoreError, StoreUrl};
 use tokio::time::Instant;
 
 use super::args::WorkerArgs;

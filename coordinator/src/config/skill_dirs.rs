@@ -9,7 +9,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::limits::{SKILL_BYTES, SKILL_ENTRIES};
 use rollout_protocol::name;
 use rollout_protocol::spec::agent::AgentSkill;
-use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, FilterDecision};
+use rollout_store::archive::{self, ArchiveError, ArchiveLimits, FilterDecision};
 
 /// The file that makes a directory a skill.
 const SKILL_FILE: &str = "SKILL.md";

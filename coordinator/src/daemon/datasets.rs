@@ -14,7 +14,7 @@ use rollout_base::{durable, supervise};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits::TASK_NAME_BYTES;
 use rollout_protocol::name;
-use rollout_worker::archive::{ArchiveLimits, extract_faithful};
+use rollout_store::archive::{ArchiveLimits, extract_faithful};
 use serde_json::Value;
 use tempfile::{NamedTempFile, TempDir};
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rollout_base::shared_limit::{LimitReached, SharedPlace};
 use rollout_base::supervise::{self, TaskPanic};
-use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, ArchivePath, FilterDecision};
+use rollout_store::archive::{self, ArchiveError, ArchiveLimits, ArchivePath, FilterDecision};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -231,7 +231,7 @@ async fn measure(
 #[cfg(test)]
 mod tests {
     use rollout_protocol::limits::{ARCHIVE_DEPTH, ARCHIVE_PATH_BYTES};
-    use rollout_worker::archive::extract_trusted;
+    use rollout_store::archive::extract_trusted;
 
     use super::*;
 

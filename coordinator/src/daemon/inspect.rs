@@ -8,7 +8,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::TrialRecord;
 use rollout_protocol::reference::TrialReferences;
-use rollout_worker::store::{self, BlobStore};
+use rollout_store::BlobStore;
 
 use super::event_feed::{HostedEvent, ReadTurns};
 use super::failure::RunFault;
@@ -223,7 +223,7 @@ impl Daemon {
     ) -> Result<Arc<dyn BlobStore>, DaemonError> {
         let failed = |error: LaunchError| self.failed(RunFault::Launch(Box::new(error)));
         let url = find(None, run.directory()).map_err(|error| failed(error.into()))?;
-        store::open_existing(&url).await.map_err(|error| failed(error.into()))
+        rollout_store::open_existing(&url).await.map_err(|error| failed(error.into()))
     }
 
     /// A turn of a user to read a journal.

@@ -72,7 +72,7 @@ use rollout_base::supervise::{self, Task};
 use rollout_protocol::wire::control::StopLevel;
 #[cfg(feature = "nats")]
 use rollout_queue::nats::NatsOptions;
-use rollout_worker::store::StoreUrl;
+use rollout_store::StoreUrl;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 pub use self::datasets::{AllowedUploads, SubmittedDocument};

@@ -12,7 +12,7 @@ use rollout_protocol::event::EventKind;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::record::Execution;
 use rollout_protocol::reference::TrialReferences;
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
 
 use super::failure::RunFault;
 use super::hosted_run::HostedRun;

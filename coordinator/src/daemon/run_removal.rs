@@ -15,7 +15,7 @@ use rollout_protocol::id::RunId;
 use rollout_queue::nats::{ConnectError, NatsOptions};
 #[cfg(feature = "nats")]
 use rollout_queue::traits::QueueError;
-use rollout_worker::store::{self, StoreError};
+use rollout_store::StoreError;
 use tokio::time::timeout;
 
 use super::Daemon;
@@ -127,7 +127,7 @@ async fn forget_in_named_store(id: &str, directory: &Path, runs: &BTreeSet<RunId
 /// Removes the documents of runs from the store that a run directory names, if there still is one.
 async fn forget_in_store(directory: &Path, runs: &BTreeSet<RunId>) -> Result<(), RemovalFault> {
     let Ok(url) = find(None, directory) else { return Ok(()) };
-    let store = match store::open_existing(&url).await {
+    let store = match rollout_store::open_existing(&url).await {
         Err(StoreError::Absent { .. }) => return Ok(()),
         opened => opened?,
     };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::event::{EventKind, RunEvent};
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
 
 use super::lossy::LossyDelivery;
 use super::sink::{Delivery, EventSink, RunResult, SinkReport, SinkStarter, Workload};

@@ -26,7 +26,7 @@ use rollout_base::supervise::{self, Task, TaskPanic};
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::spec::guardrail::Guardrail;
 use rollout_protocol::spec::metric::MetricKind;
-use rollout_worker::store::{BlobStore, StoreUrl};
+use rollout_store::{BlobStore, StoreUrl};
 use tokio::sync::mpsc;
 
 use self::fan_out::FanOut;

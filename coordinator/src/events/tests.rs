@@ -12,9 +12,9 @@ use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::record::Verdict;
 use rollout_protocol::spec::guardrail::Guardrail;
 use rollout_protocol::spec::metric::MetricKind;
-use rollout_worker::store::BlobStore;
-use rollout_worker::store::fs::FsStore;
-use rollout_worker::testing::{FaultyStore, StoreCall, StoreFault};
+use rollout_store::BlobStore;
+use rollout_store::fs::FsStore;
+use rollout_store::testing::{FaultyStore, StoreCall, StoreFault};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 

@@ -3,7 +3,7 @@
 use rollout_protocol::error::RetryClass;
 use rollout_protocol::spec::trial::TrialName;
 use rollout_queue::traits::QueueError;
-use rollout_worker::store::StoreError;
+use rollout_store::StoreError;
 
 use crate::results::files::TrialFilesError;
 use crate::results::view::CapturedError;

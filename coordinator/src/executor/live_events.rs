@@ -16,7 +16,7 @@ use rollout_protocol::harness::HookEvent;
 use rollout_protocol::id::{ExecId, ItemId};
 use rollout_protocol::record::Settlement;
 use rollout_protocol::spec::task::TaskSpec;
-use rollout_worker::store::{BlobStore, get_json};
+use rollout_store::{BlobStore, get_json};
 
 use super::recorded_events::{EventLogs, recorded_events};
 use super::run::references;

@@ -16,7 +16,7 @@ use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::wire::command::{IN_PROGRESS_PAUSE, RunCommand, TrialSelection};
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::trial_control::{TrialControlReceipt, TrialControlRequest};
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc, oneshot};
 

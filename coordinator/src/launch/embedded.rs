@@ -28,11 +28,11 @@ use rollout_protocol::wire::position::ReportBatch;
 use rollout_queue::embedded::EmbeddedQueue;
 use rollout_queue::embedded::model::BrokerModelConfig;
 use rollout_queue::traits::{Dispatch, QueueError, WorkSource};
+use rollout_store::BlobStore;
+use rollout_store::host::{HostOwners, WorkerDir};
 use rollout_worker::environment::{Owner, Provider};
-use rollout_worker::host::{HostOwners, WorkerDir};
 use rollout_worker::service::{Runner, ShutdownLevel, Worker, WorkerConfig, WorkerProfile};
 use rollout_worker::spool;
-use rollout_worker::store::BlobStore;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::control_socket::ControlSocket;
@@ -216,7 +216,7 @@ struct WorkerDirectories {
 impl WorkerDirectories {
     fn prepare(base: &Path) -> Result<Self, RunError> {
         let failed = |action| {
-            move |error: rollout_worker::host::WorkerDirError| RunError::File {
+            move |error: rollout_store::host::WorkerDirError| RunError::File {
                 action,
                 path: base.to_owned(),
                 source: std::io::Error::other(error),

@@ -8,8 +8,8 @@ use rollout_base::shown_path::shown;
 use rollout_engine::catalog::CatalogError;
 use rollout_engine::{OpenError, RunError};
 use rollout_protocol::farm::InvalidFarmSettings;
-use rollout_worker::host::WorkerDirError;
-use rollout_worker::store::StoreError;
+use rollout_store::StoreError;
+use rollout_store::host::WorkerDirError;
 
 use crate::events::ReportError;
 use crate::plan::BuildError;

@@ -9,7 +9,7 @@ use rollout_engine::core::RemoteTimeouts;
 use rollout_engine::journal::RunLayout;
 use rollout_engine::{OpenError, RunError, RunManifest, RunState};
 use rollout_queue::embedded::EmbeddedQueue;
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
 
 use super::embedded::{self, EmbeddedRun, FinishedSession, WorkerEquipment};
 use crate::config::Job;

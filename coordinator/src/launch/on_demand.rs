@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rollout_queue::traits::RunControl;
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
 use tokio::sync::oneshot;
 
 use crate::plan::JobPlan;

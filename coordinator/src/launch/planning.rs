@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use rollout_base::backoff::error_chain;
 use rollout_base::supervise;
-use rollout_worker::host::{WorkerDir, WorkerDirError};
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
+use rollout_store::host::{WorkerDir, WorkerDirError};
 
 use super::LaunchError;
 use crate::config::Job;

@@ -13,7 +13,7 @@ use rollout_engine::{LockWaitPolicy, OpenError, ReopenSelection, RunError, RunLo
 use rollout_protocol::id::RunId;
 use rollout_protocol::name;
 use rollout_queue::nats::{NatsName, NatsOptions};
-use rollout_worker::store::{BlobStore, StoreUrl};
+use rollout_store::{BlobStore, StoreUrl};
 use tokio::sync::mpsc;
 
 use super::LaunchError;

@@ -12,7 +12,7 @@ use rollout_engine::{
     EngineOutcome, Interruption, LockWaitPolicy, ReopenSelection, RunError, RunManifest,
 };
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::store::{BlobStore, StoreUrl};
+use rollout_store::{BlobStore, StoreUrl};
 use tokio::sync::mpsc;
 
 use super::embedded::FinishedSession;

@@ -17,7 +17,7 @@ use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_queue::traits::RunControl;
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
 use tokio::sync::mpsc;
 
 use super::on_demand::OnDemandTrials;

@@ -10,7 +10,7 @@ use rollout_engine::Interruption;
 use rollout_engine::catalog::{Catalog, CatalogError, CatalogMirror, MirrorOptions, OtherFiles};
 use rollout_engine::journal::{JournalMirror, RunLayout};
 use rollout_protocol::id::RunId;
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
 
 use crate::results::files::layout;
 

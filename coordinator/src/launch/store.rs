@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rollout_worker::store::{self, BlobStore, CachedStore, StoreError, StoreUrl};
+use rollout_store::{BlobStore, CachedStore, StoreError, StoreUrl};
 
 use super::LaunchError;
 use crate::results::files::store::{self as run_store, NoStore, StoreReference};
@@ -25,7 +25,7 @@ pub async fn open_cached(
     url: &StoreUrl,
     cache: &StoreCache,
 ) -> Result<Arc<dyn BlobStore>, StoreError> {
-    put_cache_before(store::open(url).await?, url, cache).await
+    put_cache_before(rollout_store::open(url).await?, url, cache).await
 }
 
 /// The same with a store that must exist.
@@ -36,7 +36,7 @@ pub async fn open_existing_cached(
     url: &StoreUrl,
     cache: &StoreCache,
 ) -> Result<Arc<dyn BlobStore>, StoreError> {
-    put_cache_before(store::open_existing(url).await?, url, cache).await
+    put_cache_before(rollout_store::open_existing(url).await?, url, cache).await
 }
 
 async fn put_cache_before(
@@ -81,11 +81,11 @@ pub(super) async fn open_for_run(
     let url = find_or_default(named, run_dir, default)?;
     let store = match &noted {
         Some(reference) => {
-            let store = store::open_existing(&url).await?;
+            let store = rollout_store::open_existing(&url).await?;
             check_identity(&*store, &url, reference)?;
             store
         }
-        None => store::open(&url).await?,
+        None => rollout_store::open(&url).await?,
     };
     let store = match cache {
         Some(cache) => put_cache_before(store, &url, cache).await?,

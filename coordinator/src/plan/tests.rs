@@ -325,7 +325,7 @@ fn prepared(dir: &std::path::Path) -> PreparedJob {
 
 #[tokio::test]
 async fn plan_build_stores_documents_and_dry_run_shows_them() {
-    use rollout_worker::store::{StoreUrl, open};
+    use rollout_store::{StoreUrl, open};
 
     let dir = project();
     let store = open(&StoreUrl::Memory).await.expect("a store");

@@ -15,7 +15,6 @@ use std::time::Instant;
 
 use rollout_coordinator::bench::dispatch::{self, DispatchBench};
 use rollout_coordinator::events::MaterializeMode;
-use rollout_worker::store;
 
 use self::readers::StreamReaders;
 use self::server::FarmServer;
@@ -127,7 +126,7 @@ fn dispatch_rate(bench: &FarmBench) -> Result<f64, FarmBenchError> {
     let (items, window) = (bench.groups * bench.samples, bench.slots);
     let what = DispatchBench { items, window, materialize: MaterializeMode::None };
     let measured = runtime.block_on(async {
-        let store = store::open(&directory.path().join("blobs").into()).await?;
+        let store = rollout_store::open(&directory.path().join("blobs").into()).await?;
         Ok::<_, FarmBenchError>(
             dispatch::dispatch(what, Arc::clone(&store), directory.path()).await?,
         )

@@ -8,10 +8,10 @@ use rollout_coordinator::executor::{RunExecutor, TrialExecutor as _, run_plan, w
 use rollout_protocol::executor::StartTrial;
 use rollout_protocol::record::ItemOutcome;
 use rollout_protocol::wire::control::StopLevel;
+use rollout_store::MemoryStore;
 use rollout_tests::executor::mock::MockExecutor;
 use rollout_tests::executor::{self, WAITS, WRITES, contract};
 use rollout_tests::project::Project;
-use rollout_worker::store::MemoryStore;
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_rollout-under-test");

@@ -9,11 +9,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
+use rollout_store::contract::{self, StoreUnderTest};
+use rollout_store::{BlobContent, BlobStore, S3Location, S3Store, StoreError, StoreUrl};
 use rollout_tests::ignored::report_ignored;
 use rollout_tests::s3_server::{S3_KEY_ID, S3_SECRET, S3Server};
 use rollout_tests::tcp_proxy::TcpProxy;
-use rollout_worker::store::contract::{self, StoreUnderTest};
-use rollout_worker::store::{BlobContent, BlobStore, S3Location, S3Store, StoreError, StoreUrl};
 
 /// Larger than three parts of an upload.
 const LARGE_BYTES: usize = 25 * 1024 * 1024 + 1;
@@ -96,7 +96,7 @@ impl StoreUnderTest for ServiceUnderTest {
     }
 
     async fn reopen(&self) -> Arc<dyn BlobStore> {
-        rollout_worker::store::open_existing(&self.url).await.expect("opened")
+        rollout_store::open_existing(&self.url).await.expect("opened")
     }
 
     async fn set_modified(&self, _digest: &Digest, _modified: SystemTime) -> bool {

@@ -7,16 +7,27 @@ use std::process::Command;
 use crate::{Violation, assert_none, files};
 
 /// The workspace's crates with those that they may use:
-/// `protocol <- base <- queue <- worker <- engine <- coordinator <- tests`.
+/// `protocol <- base <- queue, store <- worker <- engine <- coordinator <- tests`.
 const DIRECTION: &[(&str, &[&str])] = &[
     ("rollout-protocol", &[]),
     ("rollout-base", &["rollout-protocol"]),
     ("rollout-queue", &["rollout-protocol", "rollout-base"]),
-    ("rollout-worker", &["rollout-protocol", "rollout-base", "rollout-queue"]),
-    ("rollout-engine", &["rollout-protocol", "rollout-base", "rollout-queue", "rollout-worker"]),
+    ("rollout-store", &["rollout-protocol", "rollout-base"]),
+    ("rollout-worker", &["rollout-protocol", "rollout-base", "rollout-queue", "rollout-store"]),
+    (
+        "rollout-engine",
+        &["rollout-protocol", "rollout-base", "rollout-queue", "rollout-store", "rollout-worker"],
+    ),
     (
         "rollout-coordinator",
-        &["rollout-protocol", "rollout-base", "rollout-queue", "rollout-worker", "rollout-engine"],
+        &[
+            "rollout-protocol",
+            "rollout-base",
+            "rollout-queue",
+            "rollout-store",
+            "rollout-worker",
+            "rollout-engine",
+        ],
     ),
     (
         "rollout-tests",
@@ -24,6 +35,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
             "rollout-protocol",
             "rollout-base",
             "rollout-queue",
+            "rollout-store",
             "rollout-worker",
             "rollout-engine",
             "rollout-coordinator",

@@ -28,7 +28,7 @@ use rollout_protocol::record::{
 use rollout_protocol::reference::{ArtifactRef, OutputRef, TrialReferences};
 use rollout_protocol::spec::trial::{TrialName, TrialRef};
 use rollout_protocol::wire::trial_control::{TrialControlReceipt, TrialControlResult};
-use rollout_worker::store::{BlobStore, MemoryStore};
+use rollout_store::{BlobStore, MemoryStore};
 use rollout_worker::testing::trial_record;
 use serde_json::{Value, json};
 use tokio::sync::Notify;

@@ -19,7 +19,7 @@ use rollout_coordinator::plan::{self, JobPlan, PreparedJob};
 use rollout_coordinator::sources::datasets::BundleSink;
 use rollout_engine::LockWaitPolicy;
 use rollout_queue::nats::NatsOptions;
-use rollout_worker::store::{BlobStore, StoreUrl};
+use rollout_store::{BlobStore, StoreUrl};
 use serde_json::json;
 use tokio::sync::mpsc;
 

@@ -14,9 +14,10 @@ use rollout_protocol::id::{ExecId, ItemId};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{ItemOutcome, TrialRecord, Verdict};
 use rollout_protocol::retry::RetryPolicy;
+use rollout_store::testing::FaultyStore;
 use rollout_worker::executor::{FileRole, Finished, RecordFile};
 use rollout_worker::service::Runner;
-use rollout_worker::testing::{FaultyStore, passed_trial};
+use rollout_worker::testing::passed_trial;
 use rollout_worker::work::trial::TrialContext;
 
 use crate::invariants::MIN_DEATHS_BEFORE_POISONED;

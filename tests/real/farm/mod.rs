@@ -15,11 +15,11 @@ use rollout_protocol::farm::{
 };
 use rollout_protocol::limits;
 use rollout_protocol::wire::control::StopLevel;
+use rollout_store::StoreUrl;
 use rollout_tests::cluster::Cluster;
 use rollout_tests::project::Project;
 use rollout_tests::wait::{self, LONG_DEADLINE};
 use rollout_tests::{farm, hidden_commands, print_notice};
-use rollout_worker::store::StoreUrl;
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_rollout-under-test");

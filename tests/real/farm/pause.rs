@@ -13,12 +13,12 @@ use rollout_protocol::farm::{Completion, FarmModelCalls, GroupRequest, SampleEnd
 use rollout_protocol::limits::DOCUMENT_BYTES;
 use rollout_protocol::record::TrialRecord;
 use rollout_protocol::wire::control::StopLevel;
+use rollout_store::StoreUrl;
 use rollout_tests::cluster::Cluster;
 use rollout_tests::model_server::ModelServer;
 use rollout_tests::project::Project;
 use rollout_tests::wait::{self, LONG_DEADLINE};
 use rollout_tests::{farm, print_notice};
-use rollout_worker::store::{self, StoreUrl};
 use serde_json::{Value, json};
 
 use crate::farm::{LEASE, PROGRAM};
@@ -150,7 +150,7 @@ impl Callers {
             assert!(!page.completions.is_empty(), "{} came", completions.len());
             completions.extend(page.completions);
         }
-        let blobs = store::open(&StoreUrl::from(store.to_owned())).await.expect("a store");
+        let blobs = rollout_store::open(&StoreUrl::from(store.to_owned())).await.expect("a store");
         let (mut crossed, mut kept) = (0, 0);
         for completion in &completions {
             assert_eq!(completion.result.end, SampleEnd::Completed, "{completion:#?}");

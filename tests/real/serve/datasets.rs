@@ -5,11 +5,11 @@ use std::io::Write as _;
 use std::path::Path;
 
 use rollout_protocol::digest::Digest;
+use rollout_store::archive::{self, ArchiveLimits, FilterDecision};
 use rollout_tests::http::{HttpAnswer, HttpClient};
 use rollout_tests::leak_check::directory_entries;
 use rollout_tests::project::Project;
 use rollout_tests::wait;
-use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

@@ -12,11 +12,11 @@ use rollout_coordinator::executor::{
 use rollout_protocol::error::RetryClass;
 use rollout_protocol::executor::StartTrial;
 use rollout_protocol::record::ItemOutcome;
+use rollout_store::MemoryStore;
 use rollout_tests::executor::{self, WAITS, WRITES, contract};
 use rollout_tests::journal_replay::assert_follows_from_journal;
 use rollout_tests::leak_check::assert_no_leaks;
 use rollout_tests::project::Project;
-use rollout_worker::store::MemoryStore;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;

@@ -16,17 +16,17 @@ use rollout_protocol::spec::eval::{EvalCommand, RepositorySpec};
 use rollout_protocol::spec::ideas::{EarlierIdeas, IdeasOrigin, IdeasSpec};
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::wire::control::StopLevel;
+use rollout_store::archive::{self, ArchiveLimits, FilterDecision};
+use rollout_store::git::testing::UserRepository;
+use rollout_store::{BlobStore as _, MemoryStore};
 use rollout_tests::docker::DockerEngine;
 use rollout_tests::{processes, sandbox, wait};
-use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{EnvironmentLabels, Provider};
 use rollout_worker::executor::{
     DedicatedSlot, ExecutionContext, ExecutionServices, NoEventLog, PhaseSink, ScratchWork,
     TaskFiles,
 };
-use rollout_worker::git::testing::UserRepository;
-use rollout_worker::store::{BlobStore as _, MemoryStore};
 use rollout_worker::work::eval::Repositories;
 use rollout_worker::work::ideas::{self, IdeasContext};
 use tokio::sync::watch;

@@ -82,7 +82,7 @@ pub use self::own_health::{ImageHealthcheck, OwnHealthcheck};
 pub use self::proxies::{BuildProxies, HostProxies};
 pub use self::proxy_key::ProxyKey;
 use crate::egress::{LedNetwork, LedSockets};
-pub use crate::host::{DeadOwners, Owner};
+pub use rollout_store::host::{DeadOwners, Owner};
 
 /// Creates environments.
 #[async_trait]
@@ -235,7 +235,7 @@ pub trait Environment: Send + Sync + fmt::Debug {
 
     /// Reads `path` (a file or directory) as an uncompressed tar stream whose names start with the
     /// base name of `path`. The content is hostile: readers must go through
-    /// [`archive`](crate::archive). Dropping the stream ends the transfer.
+    /// [`archive`](rollout_store::archive). Dropping the stream ends the transfer.
     ///
     /// # Errors
     /// [`Failure`]; `None` when there is nothing at `path`.

@@ -11,9 +11,9 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use bytes::{Bytes, BytesMut};
+use rollout_store::archive::ArchiveError;
 use tokio::sync::mpsc;
 
-use crate::archive::ArchiveError;
 use crate::environment::Upload;
 
 /// Modification time of everything that is placed into an environment or build context, seconds

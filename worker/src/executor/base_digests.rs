@@ -8,9 +8,9 @@ use bytes::Bytes;
 use rollout_base::backoff::error_chain;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
+use rollout_store::{BlobStore, StoreError};
 
 use crate::environment::{BaseDigests, Failure, FailureKind};
-use crate::store::{BlobStore, StoreError};
 
 /// The digests of one run.
 #[derive(Debug)]
@@ -54,8 +54,9 @@ impl BaseDigests for RunBaseDigests {
 
 #[cfg(test)]
 mod tests {
+    use rollout_store::MemoryStore;
+
     use super::*;
-    use crate::store::MemoryStore;
 
     #[tokio::test]
     async fn base_image_digest_first_settled_stays_for_run() {

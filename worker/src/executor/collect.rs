@@ -7,12 +7,12 @@ use rollout_base::secrets::Redactor;
 use rollout_base::shortage::Shortage;
 use rollout_base::shown_path::shown;
 use rollout_protocol::digest::Digest;
-
-use super::context::{COPY_LIMIT, with_timeout};
-use crate::archive::{
+use rollout_store::archive::{
     self, ArchiveLimits, ArchivePath, CapturedFile, ExcludePatterns, RootHandling, SanitizeOptions,
     SecretMembers,
 };
+
+use super::context::{COPY_LIMIT, with_timeout};
 use crate::environment::{ByteStream, Environment, Failure, FailureKind};
 
 /// A clean archive of a directory.

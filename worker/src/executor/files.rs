@@ -14,12 +14,12 @@ use rollout_base::write_check::check_writes;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
+use rollout_store::archive::{self, ArchiveError, ArchiveLimits};
+use rollout_store::{BlobStore, StoreError};
 use tokio::sync::OnceCell;
 
 use super::base_digests::RunBaseDigests;
-use crate::archive::{self, ArchiveError, ArchiveLimits};
 use crate::environment::BaseDigests;
-use crate::store::{BlobStore, StoreError};
 
 /// Number of task parts kept while no trial uses them. More would seldom be used again: trials of
 /// one task follow each other.

@@ -9,11 +9,11 @@ use rollout_protocol::record::{
     EvalRecord, ExecutionRecord, HarnessRecord, IdeasRecord, LogsRecord, OutputFile, TrialRecord,
 };
 use rollout_protocol::spec::eval::CommitBundle;
+use rollout_store::{BlobContent, BlobStore, StoreError};
 use serde::{Deserialize, Serialize};
 
 use super::capture::CapturedStream;
 use super::collect::CleanArchive;
-use crate::store::{BlobContent, BlobStore, StoreError};
 
 /// A finished execution with its record. Its environment is gone.
 #[derive(Debug, Clone, PartialEq)]

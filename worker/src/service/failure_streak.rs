@@ -138,9 +138,9 @@ mod tests {
     use rollout_protocol::record::{Durations, LostReason, Timestamps, Verdict};
     use rollout_protocol::spec::budget::ModelUse;
     use rollout_protocol::wire::report::ResultBody;
+    use rollout_store::MemoryStore;
 
     use super::*;
-    use crate::store::MemoryStore;
     use crate::testing::SampleRun;
 
     fn body(code: Option<ErrorCode>) -> ReportBody {

@@ -64,6 +64,7 @@ use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::heartbeat::{ActiveExecution, EnvironmentCapacity, ResourceBudget};
 use rollout_queue::traits::WorkSource;
+use rollout_store::BlobStore;
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use self::connection::BrokerConnection;
@@ -80,7 +81,6 @@ use crate::environment::Owner;
 use crate::executor::{ExecutionServices, Finished};
 use crate::gateway::run_calls::RunCallTable;
 use crate::spool::Spool;
-use crate::store::BlobStore;
 use crate::work::eval::{self, EvalContext, Repositories};
 use crate::work::ideas::{self, IdeasContext};
 use crate::work::trial::{self, TrialContext};

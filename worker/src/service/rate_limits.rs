@@ -38,8 +38,9 @@ impl RunRateLimiters {
 
 #[cfg(test)]
 mod tests {
+    use rollout_store::MemoryStore;
+
     use super::*;
-    use crate::store::MemoryStore;
     use crate::testing::SampleRun;
     use rollout_protocol::id::TryId;
 

@@ -13,10 +13,9 @@ use rollout_protocol::spec::ideas::IdeasSpec;
 use rollout_protocol::spec::settings::TrialSettings;
 use rollout_protocol::spec::task::TaskSpec;
 use rollout_protocol::spec::trial::TrialRef;
+use rollout_store::{BlobStore, StoreError};
 use serde::de::DeserializeOwned;
 use tokio::sync::OnceCell;
-
-use crate::store::{BlobStore, StoreError};
 
 /// The specs of a trial.
 #[derive(Debug, Clone)]
@@ -218,8 +217,9 @@ fn unreadable_error(error: &StoreError) -> TrialError {
 
 #[cfg(test)]
 mod tests {
+    use rollout_store::MemoryStore;
+
     use super::*;
-    use crate::store::MemoryStore;
 
     #[tokio::test]
     async fn spec_of_newer_version_is_left_to_other_workers_with_advice() {

@@ -17,10 +17,10 @@ use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Durations, ExecutionRecord, LostReason, Timestamps, Verdict};
 use rollout_protocol::wire::marker::ResultMarker;
 use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
+use rollout_store::{BlobContent, BlobStore, StoreError, put_json};
 
 use super::entry::SpoolEntry;
 use crate::executor::Finished;
-use crate::store::{BlobContent, BlobStore, StoreError, put_json};
 
 /// Results that could not be stored. The fault of one disk or of a store concerns many.
 static UNSTORABLE: WarningLimiter = WarningLimiter::new();

@@ -16,11 +16,11 @@ use rollout_protocol::wire::delivery::PublishError;
 use rollout_protocol::wire::heartbeat::ActiveExecution;
 use rollout_protocol::wire::report::Report;
 use rollout_queue::traits::WorkSource;
+use rollout_store::BlobStore;
 
 use super::entry::SpoolEntry;
 use super::publish::{failed_report, publish};
 use super::{SCRATCH_DIR, SPOOL_DIR, ScratchMark, discard};
-use crate::store::BlobStore;
 
 /// Executions whose files are stored concurrently.
 const CONCURRENT_STORES: usize = 8;

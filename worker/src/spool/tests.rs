@@ -5,6 +5,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use rollout_queue::traits::{ConnectionStatus, QueueError, WorkSource};
+use rollout_store::get_json;
+use rollout_store::testing::FaultyStore;
 
 use async_trait::async_trait;
 use futures_util::FutureExt as _;
@@ -32,8 +34,7 @@ use crate::executor::{
     ArchiveCounts, DedicatedSlot, ExecutionContext, FileRole, NoEventLog, PhaseSink, RecordFile,
     ScratchWork,
 };
-use crate::store::get_json;
-use crate::testing::{FaultyStore, SampleRun, passed_trial};
+use crate::testing::{SampleRun, passed_trial};
 use crate::work::trial::TrialContext;
 
 const REASON: LostReason = LostReason::WorkerDied;

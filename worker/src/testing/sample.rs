@@ -15,9 +15,9 @@ use rollout_protocol::spec::task::TaskSpec;
 use rollout_protocol::spec::trial::{TrialName, TrialRef};
 use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::offer::{Offer, OfferedWork, RunRateLimits, SizeClass};
+use rollout_store::MemoryStore;
 
 use crate::executor::Finished;
-use crate::store::MemoryStore;
 use crate::work::trial::TrialContext;
 
 /// A run whose trials are attempts of one agent at one task.

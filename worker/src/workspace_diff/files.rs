@@ -4,12 +4,12 @@ use std::io::{self, Write};
 
 use rollout_base::secrets::Redactor;
 use rollout_protocol::workspace_diff::FilesOmission;
+use rollout_store::archive::ArchiveWriter;
 
 use super::compare::EntryChange;
 use super::contents::ContentFile;
 use super::describe::masked;
 use super::index::IndexEntry;
-use crate::archive::ArchiveWriter;
 
 /// Size and number of what was written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

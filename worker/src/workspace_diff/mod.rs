@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 use rollout_base::secrets::Redactor;
 use rollout_base::shown_path::shown;
 use rollout_base::supervise;
+use rollout_store::archive::{ArchiveLimits, ExcludePatterns, PackedArchive, with_reader};
 use tokio::io::AsyncRead;
 
 use self::compare::compare;
@@ -32,7 +33,6 @@ use self::contents::ContentFile;
 use self::index::WorkspaceIndex;
 use self::package::DiffWriter;
 use self::scan::{ScanStage, Scanner};
-use crate::archive::{ArchiveLimits, ExcludePatterns, PackedArchive, with_reader};
 
 /// The directory to compare, and the limits.
 #[derive(Debug, Clone)]

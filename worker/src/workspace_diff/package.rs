@@ -7,6 +7,7 @@ use std::path::Path;
 use rollout_protocol::workspace_diff::{
     CHANGES_FILE, ChangeCounts, FILES_ARCHIVE, PATCH_FILE, WORKSPACE_DIFF_VERSION, WorkspaceDiff,
 };
+use rollout_store::archive::{ArchiveWriter, PackedArchive};
 
 use super::WorkspaceOptions;
 use super::compare::EntryChange;
@@ -14,7 +15,6 @@ use super::contents::ContentFile;
 use super::describe::DescribedChanges;
 use super::index::IndexEntry;
 use super::{files, patch};
-use crate::archive::{ArchiveWriter, PackedArchive};
 
 /// Bytes copied at once.
 const BUFFER_BYTES: usize = 64 * 1024;

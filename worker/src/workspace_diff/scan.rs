@@ -5,14 +5,14 @@ use std::io::Read;
 use rollout_base::secrets::{RedactionStyle, Redactor};
 use rollout_protocol::digest::{Digest, DigestHasher};
 use rollout_protocol::limits;
+use rollout_store::archive::{
+    ArchiveLimits, ArchiveMember, ArchivePath, ArchiveTruncation, ExcludePatterns, MemberKind,
+    MemberReader, link_stays_inside,
+};
 
 use super::WorkspaceDiffError;
 use super::contents::ContentFile;
 use super::index::{FileState, IndexEntry, WorkspaceIndex};
-use crate::archive::{
-    ArchiveLimits, ArchiveMember, ArchivePath, ArchiveTruncation, ExcludePatterns, MemberKind,
-    MemberReader, link_stays_inside,
-};
 
 /// Bytes read at once.
 const BUFFER_BYTES: usize = 64 * 1024;

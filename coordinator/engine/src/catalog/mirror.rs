@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use rollout_base::backoff::{OutageLog, error_chain};
 use rollout_base::supervise::{self, Task};
 use rollout_protocol::id::RunId;
-use rollout_worker::store::StoreError;
+use rollout_store::StoreError;
 use tokio_util::bytes::Bytes;
 
 use super::piece::Piece;

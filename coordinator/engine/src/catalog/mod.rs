@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use rollout_base::shown_path::shown;
 use rollout_protocol::id::RunId;
-use rollout_worker::store::{BlobStore, StoreError};
+use rollout_store::{BlobStore, StoreError};
 
 pub use self::files::{CatalogFile, OtherFiles};
 pub use self::header::CatalogHeader;

@@ -8,8 +8,8 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::store::{BlobStore, MemoryStore};
-use rollout_worker::testing::{FaultyStore, StoreCall};
+use rollout_store::testing::{FaultyStore, StoreCall};
+use rollout_store::{BlobStore, MemoryStore};
 use tokio::sync::mpsc;
 
 use super::*;

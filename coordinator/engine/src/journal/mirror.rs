@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use rollout_protocol::id::RunId;
-use rollout_worker::store::StoreError;
+use rollout_store::StoreError;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 

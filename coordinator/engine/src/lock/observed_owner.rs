@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use rollout_protocol::Timestamp;
+use rollout_store::host::HostOwners;
 use rollout_worker::environment::{DeadOwners as _, Owner};
-use rollout_worker::host::HostOwners;
 
 use super::lock_file::LockFile;
 

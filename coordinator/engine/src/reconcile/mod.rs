@@ -30,7 +30,7 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
 use rollout_protocol::wire::control::{ControlMessage, StopLevel};
 use rollout_queue::traits::{Dispatch, QueueError};
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 

@@ -12,8 +12,8 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::wire::position::{PositionedReport, ReportBatch, ReportPosition};
 use rollout_protocol::wire::report::{Report, ReportBody};
 use rollout_queue::traits::{Dispatch, QueueError};
+use rollout_store::BlobStore;
 use rollout_worker::spool::failed_report;
-use rollout_worker::store::BlobStore;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 

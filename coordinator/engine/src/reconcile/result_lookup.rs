@@ -10,8 +10,8 @@ use rollout_protocol::limits::DOCUMENT_BYTES;
 use rollout_protocol::record::ExecutionRecord;
 use rollout_protocol::wire::marker::ResultMarker;
 use rollout_protocol::wire::report::Report;
+use rollout_store::{BlobStore, StoreError};
 use rollout_worker::spool::result_report;
-use rollout_worker::store::{BlobStore, StoreError};
 use tokio::sync::mpsc;
 
 use crate::event_loop::EngineMessage;

@@ -1,7 +1,6 @@
 //! `rollout bench dispatch`.
 
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::store;
 
 use super::{directory, json};
 use crate::bench::dispatch::{self, DispatchBench, DispatchMeasurement};
@@ -14,7 +13,7 @@ pub(super) async fn dispatch(args: &DispatchArgs, printer: &Printer) -> Result<E
     let materialize = if args.materialize { MaterializeMode::Full } else { MaterializeMode::None };
     for window in &args.window {
         let directory = directory(args)?;
-        let store = store::open(&directory.path().join("blobs").into()).await?;
+        let store = rollout_store::open(&directory.path().join("blobs").into()).await?;
         let what = DispatchBench { items: args.items, window: *window, materialize };
         let measured = dispatch::dispatch(what, store, directory.path())
             .await

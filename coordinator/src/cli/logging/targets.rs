@@ -9,6 +9,7 @@ const TARGETS: &[&str] = &[
     "rollout_coordinator",
     "rollout_engine",
     "rollout_queue",
+    "rollout_store",
     "rollout_worker",
 ];
 
@@ -20,6 +21,8 @@ const MOVED: &[(&str, &[char], &str)] = &[
     ("rollout_worker", &['=', '[', ':'], "rollout_base"),
     ("rollout_worker", &['=', '['], "rollout_queue"),
     ("rollout_worker::queue", &['=', '[', ':'], "rollout_queue"),
+    ("rollout_worker::store", &['=', '[', ':'], "rollout_store"),
+    ("rollout_worker", &['=', '[', ':'], "rollout_store"),
 ];
 
 /// Directives that log all that Rollout says at `level`.

@@ -6,7 +6,6 @@ use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_queue::nats::{ConnectError, Nats, NatsName, PoolElasticity};
-use rollout_worker::store;
 use tokio::time::Instant;
 
 use super::{POOL, RequiredNatsArgs};
@@ -106,7 +105,7 @@ pub(in crate::cli) async fn setup(
         }
     }
     if let Some(store) = &args.store {
-        let store = store::open(&store_url::parse(store)?).await?;
+        let store = rollout_store::open(&store_url::parse(store)?).await?;
         nats.bind_pool(&args.pool, store.identity(), args.rebind).await?;
         text.push_str(&format!("it uses the blob store {}\n", store.identity()));
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum as _;
 use rollout_base::supervise;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::archive::{self, ArchiveLimits, ArchiveReport};
+use rollout_store::archive::{self, ArchiveLimits, ArchiveReport};
 use tempfile::TempDir;
 use ureq::Body;
 use ureq::http::{HeaderMap, Response};

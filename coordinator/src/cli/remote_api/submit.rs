@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rollout_base::supervise;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::archive::{self, ArchiveLimits, FilterDecision, PackedArchive};
+use rollout_store::archive::{self, ArchiveLimits, FilterDecision, PackedArchive};
 use serde_json::{Value, json};
 
 use super::client::{ApiServerClient, RunUrl};

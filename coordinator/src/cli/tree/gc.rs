@@ -7,8 +7,8 @@ use clap::Args;
 use rollout_base::supervise;
 use rollout_engine::{LockOptions, LockWaitPolicy, RunLock};
 use rollout_protocol::exit::ExitCode;
+use rollout_store::host::HostOwners;
 use rollout_worker::environment::{Owner, descriptor};
-use rollout_worker::host::HostOwners;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rollout_protocol::farm::{AdmissionRefusal, InvalidFarmSettings};
-use rollout_worker::store::StoreError;
+use rollout_store::StoreError;
 
 use crate::daemon::DaemonError;
 use crate::daemon::failure::RunFailure;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rollout_protocol::farm::{Completion, PolicyVersions};
 use rollout_protocol::record::{OutputFile, TrajectoryRecord, TrialRecord};
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
 use tokio::sync::mpsc;
 
 use super::error::FarmError;

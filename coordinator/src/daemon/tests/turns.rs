@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use rollout_protocol::digest::Digest;
-use rollout_worker::store::fs::FsStore;
+use rollout_store::fs::FsStore;
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use tokio::sync::mpsc;
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use rollout_engine::core::HexDigest;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::id::TryId;
-use rollout_worker::store::MemoryStore;
+use rollout_store::MemoryStore;
 use serde_json::json;
 
 use super::*;

@@ -21,7 +21,7 @@ use rollout_protocol::harness::ControlRequest;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::reference::{ArtifactRef, OutputRef};
 use rollout_protocol::wire::trial_control::TrialControlReceipt;
-use rollout_worker::store::{StoreError, VerifyingReader};
+use rollout_store::{StoreError, VerifyingReader};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

@@ -18,7 +18,7 @@ use rollout_protocol::spec::budget::RunBudget;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_queue::embedded::EmbeddedQueue;
 use rollout_queue::traits::Dispatch;
-use rollout_worker::store::{BlobStore, StoreUrl};
+use rollout_store::{BlobStore, StoreUrl};
 use tokio::sync::{mpsc, oneshot};
 
 use super::model_calls::tell_workers;

@@ -3,7 +3,7 @@
 use rollout_base::traces::Tracer;
 use rollout_engine::LockWaitPolicy;
 use rollout_protocol::farm::FarmSettings;
-use rollout_worker::store::StoreUrl;
+use rollout_store::StoreUrl;
 
 use crate::config::Job;
 use crate::launch::host::{HostPaths, OperatorOptions};

@@ -12,11 +12,11 @@ use rollout_base::supervise;
 use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_queue::traits::WorkSource;
+use rollout_store::BlobStore;
+use rollout_store::host::{HostOwners, WorkerDir};
 use rollout_worker::environment::Provider;
-use rollout_worker::host::{HostOwners, WorkerDir};
 use rollout_worker::service::AdoptedExecutions;
 use rollout_worker::spool::Recovery;
-use rollout_worker::store::BlobStore;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 

@@ -21,10 +21,10 @@ use rollout_protocol::wire::report::ReportBody;
 use rollout_queue::embedded::EmbeddedQueue;
 use rollout_queue::embedded::model::BrokerModelConfig;
 use rollout_queue::traits::Dispatch as _;
-use rollout_worker::host::WorkerDir;
+use rollout_store::host::WorkerDir;
+use rollout_store::{BlobStore as _, MemoryStore};
 use rollout_worker::service::{WorkerExit, WorkerExitReason, WorkerProfile};
 use rollout_worker::spool::ScratchMark;
-use rollout_worker::store::{BlobStore as _, MemoryStore};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 

@@ -16,13 +16,13 @@ use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_queue::traits::WorkSource;
+use rollout_store::BlobStore;
+use rollout_store::host::{HostOwners, WorkerDir};
 use rollout_worker::environment::{Owner, Provider};
-use rollout_worker::host::{HostOwners, WorkerDir};
 use rollout_worker::service::{
     Runner, ShutdownLevel, Worker, WorkerConfig, WorkerExit, WorkerExitReason, WorkerMonitor,
     WorkerProfile,
 };
-use rollout_worker::store::BlobStore;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 

@@ -13,9 +13,9 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_queue::nats::{BindError, Nats, NatsName, NatsOptions, PoolElasticity};
 use rollout_queue::traits::{Dispatch, KvStore, RunControl, WorkSource};
+use rollout_store::BlobStore;
+use rollout_store::host::HostOwners;
 use rollout_worker::environment::{Owner, descriptor};
-use rollout_worker::host::HostOwners;
-use rollout_worker::store::BlobStore;
 use tokio::sync::mpsc;
 
 use super::RemoteJob;

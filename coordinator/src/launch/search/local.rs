@@ -13,7 +13,7 @@ use rollout_engine::{LockOptions, RunError, host_name};
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::store::{BlobStore, StoreUrl};
+use rollout_store::{BlobStore, StoreUrl};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::TreeFile;

@@ -13,8 +13,8 @@ use rollout_engine::{LockOptions, LockWaitPolicy};
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::wire::control::StopLevel;
 #[cfg(feature = "nats")]
-use rollout_worker::store::BlobStore;
-use rollout_worker::store::StoreUrl;
+use rollout_store::BlobStore;
+use rollout_store::StoreUrl;
 use tokio::sync::mpsc;
 
 use self::local::LocalSearch;

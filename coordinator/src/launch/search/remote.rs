@@ -13,7 +13,7 @@ use rollout_protocol::event::RunEvent;
 use rollout_protocol::spec::gateway::GatewaySpec;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_queue::traits::{Dispatch, KvStore};
-use rollout_worker::store::{BlobStore, StoreUrl};
+use rollout_store::{BlobStore, StoreUrl};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::launch::nats::lease_to_workers;

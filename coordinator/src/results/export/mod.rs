@@ -24,7 +24,7 @@ use std::sync::Arc;
 use rollout_base::shown_path::shown;
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::RunId;
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
 
 use crate::plan::JobPlanError;
 use crate::results::files::{FileError, TrialFilesError};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rollout_engine::journal::RunLayout;
 use rollout_protocol::record::{Settlement, TrialRecord};
 use rollout_protocol::spec::trial::TrialName;
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
 use serde_json::Value;
 
 use super::{ExportError, RunHeader};

@@ -16,8 +16,8 @@ use rollout_protocol::record::{
 use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::version::RUN_FORMAT;
-use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
-use rollout_worker::store::{BlobStore, MemoryStore};
+use rollout_store::archive::{self, ArchiveLimits, FilterDecision};
+use rollout_store::{BlobStore, MemoryStore};
 use serde_json::{Value, json};
 
 use super::*;

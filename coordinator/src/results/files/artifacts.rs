@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use rollout_base::supervise;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus};
-use rollout_worker::archive::{self, ArchiveLimits, ArchivePath, ExtractBlobError};
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
+use rollout_store::archive::{self, ArchiveLimits, ArchivePath, ExtractBlobError};
 use serde::Serialize;
 
 use super::content;

@@ -9,8 +9,8 @@ use rollout_protocol::limits::{DOCUMENT_BYTES, NAME_BYTES};
 use rollout_protocol::name;
 use rollout_protocol::record::{OutputFile, Settlement, TrialRecord};
 use rollout_protocol::version;
-use rollout_worker::archive::ArchivePath;
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
+use rollout_store::archive::ArchivePath;
 
 use super::artifacts;
 use super::durable;

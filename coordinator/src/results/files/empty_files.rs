@@ -7,7 +7,7 @@ use std::path::Path;
 use rollout_protocol::limits::NAME_BYTES;
 use rollout_protocol::name;
 use rollout_protocol::record::TrialRecord;
-use rollout_worker::archive::ArchivePath;
+use rollout_store::archive::ArchivePath;
 
 use super::durable::{self, FileError};
 use super::layout;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rollout_base::backoff::{OutageLog, error_chain};
 use rollout_base::supervise::{self, Task};
-use rollout_worker::store::{BlobStore, StoreError};
+use rollout_store::{BlobStore, StoreError};
 use tokio_util::bytes::Bytes;
 
 /// How long the start of a run waits: as long as a service takes to restart.
@@ -115,7 +115,7 @@ fn lock(text: &Mutex<String>) -> std::sync::MutexGuard<'_, String> {
 
 #[cfg(test)]
 mod tests {
-    use rollout_worker::testing::{FaultyStore, StoreCall, StoreFault};
+    use rollout_store::testing::{FaultyStore, StoreCall, StoreFault};
 
     use super::*;
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use rollout_base::shown_path::shown;
 use rollout_protocol::digest::DigestHasher;
 use rollout_protocol::id::RunId;
+use rollout_store::{BlobStore, StoreError, StoreUrl};
 use rollout_worker::environment::Owner;
-use rollout_worker::store::{BlobStore, StoreError, StoreUrl};
 use serde::{Deserialize, Serialize};
 
 use super::durable::FileError;
@@ -255,7 +255,7 @@ fn relative(from: &Path, to: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use rollout_worker::store::fs::FsStore;
+    use rollout_store::fs::FsStore;
 
     use super::*;
 

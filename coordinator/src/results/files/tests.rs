@@ -13,10 +13,10 @@ use rollout_protocol::record::{
     ArtifactKind, ArtifactRecord, ArtifactStatus, HarnessEvents, HarnessRecord, LogsRecord,
     OutputFile, OutputSource, Rewards, Settlement, StepRecord, TrialRecord, Verdict,
 };
-use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
-use rollout_worker::store::BlobStore;
-use rollout_worker::store::fs::FsStore;
-use rollout_worker::testing::{FaultyStore, StoreCall, StoreFault};
+use rollout_store::BlobStore;
+use rollout_store::archive::{self, ArchiveLimits, FilterDecision};
+use rollout_store::fs::FsStore;
+use rollout_store::testing::{FaultyStore, StoreCall, StoreFault};
 use serde_json::{Value, json};
 use tokio_util::bytes::Bytes;
 

@@ -15,8 +15,8 @@ use rollout_protocol::name::{self, InvalidPathComponent};
 use rollout_protocol::record::{Settlement, TrialRecord};
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::version::NewerFormat;
-use rollout_worker::archive::{self, ArchiveError};
-use rollout_worker::store::{BlobStore, StoreError};
+use rollout_store::archive::{self, ArchiveError};
+use rollout_store::{BlobStore, StoreError};
 use tempfile::TempDir;
 
 use super::content;

@@ -9,7 +9,7 @@ use rollout_engine::core::AnnouncedChunk;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::harness::{HookEvent, LineSplitter, SplitLine, parse_event};
 use rollout_protocol::limits;
-use rollout_worker::store::{BlobStore, StoreError};
+use rollout_store::{BlobStore, StoreError};
 use tokio::io::AsyncReadExt as _;
 
 use super::captured::CapturedError;
@@ -222,7 +222,7 @@ mod tests {
     use rollout_engine::core::HexDigest;
     use rollout_protocol::blob::MediaType;
     use rollout_protocol::id::{ExecId, ItemId, TryId};
-    use rollout_worker::store::MemoryStore;
+    use rollout_store::MemoryStore;
     use serde_json::json;
 
     use super::*;

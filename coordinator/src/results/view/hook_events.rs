@@ -7,7 +7,7 @@ use rollout_engine::core::AnnouncedChunk;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::id::{ExecId, ItemId, TryId, WorkerId};
 use rollout_protocol::record::{Execution, ExecutionEnd, StepEventLog, TrialRecord};
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
 
 use super::captured::{CapturedError, record_of};
 use super::detail::{ExecutionRole, ExecutionView};

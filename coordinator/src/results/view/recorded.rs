@@ -7,7 +7,7 @@ use rollout_protocol::id::ItemId;
 use rollout_protocol::record::{
     ArtifactRecord, EnvironmentRecord, LogsRecord, OutputFile, TrialRecord,
 };
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
 use serde::{Deserialize, Serialize};
 
 use super::captured::record_of;

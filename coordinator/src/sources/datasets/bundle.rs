@@ -12,8 +12,8 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType};
 use rollout_protocol::spec::task::TaskSpec;
-use rollout_worker::archive::ArchiveError;
-use rollout_worker::store::{BlobContent, BlobStore, StoreError};
+use rollout_store::archive::ArchiveError;
+use rollout_store::{BlobContent, BlobStore, StoreError};
 
 use super::pack::{self, LoadedTaskFiles, PackError};
 use super::pack_cache::PackCache;

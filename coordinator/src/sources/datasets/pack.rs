@@ -12,7 +12,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits::INSTRUCTION_BYTES;
 use rollout_protocol::spec::task::TaskSpec;
-use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, FilterDecision};
+use rollout_store::archive::{self, ArchiveError, ArchiveLimits, FilterDecision};
 use rollout_worker::environment::dockerignore::Dockerignore;
 use rustix::fs::FileType;
 

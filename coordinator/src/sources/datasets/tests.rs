@@ -11,9 +11,9 @@ use rollout_protocol::blob::BlobRef;
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::limits::INSTRUCTION_BYTES;
 use rollout_protocol::spec::task::{ScriptRules, TaskFormat, TaskSpec};
-use rollout_worker::store::BlobStore;
-use rollout_worker::store::fs::FsStore;
-use rollout_worker::testing::{FaultyStore, StoreCall};
+use rollout_store::BlobStore;
+use rollout_store::fs::FsStore;
+use rollout_store::testing::{FaultyStore, StoreCall};
 
 use super::*;
 use crate::config::{ConfigErrors, Diagnostics, ErrorKind, FetchAccess, Job, JobOptions, read_job};

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use rollout_worker::git;
+use rollout_store::git;
 
 use super::FetchError;
 use super::origin::Origin;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rollout_protocol::limits::FETCHED_REPOSITORY_BYTES;
-use rollout_worker::git::Git;
+use rollout_store::git::Git;
 use ureq::Agent;
 
 use super::cache::CacheScope;

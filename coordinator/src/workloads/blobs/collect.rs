@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use futures_util::stream::{self, TryStreamExt as _};
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits::BLOB_GRACE_IN_PROGRESS;
-use rollout_worker::store::{BlobStore, StoreError, StoreUrl, StoredBlob};
+use rollout_store::{BlobStore, StoreError, StoreUrl, StoredBlob};
 
 use super::BlobsError;
 use super::marks::{DamagePolicy, MarkedDigests, marks_of_runs};

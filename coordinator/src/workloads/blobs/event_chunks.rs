@@ -11,7 +11,7 @@ use rollout_protocol::id::ExecId;
 use rollout_protocol::limits;
 use rollout_protocol::record::TrialRecord;
 use rollout_protocol::wire::report::{Report, ReportBody};
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
 
 /// Text before the digits of a chunk's digest in a journal.
 const START: &[u8] = b"\"chunk_hex\":\"";

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use rollout_protocol::id::RunId;
-use rollout_worker::store::{BlobStore, StoreError};
+use rollout_store::{BlobStore, StoreError};
 
 use super::runs::RUN_DOCUMENTS;
 use crate::results::files::store::{RUNS, own_registration};

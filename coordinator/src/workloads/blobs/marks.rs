@@ -14,7 +14,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
 use rollout_protocol::wire::marker::ResultMarker;
-use rollout_worker::store::{BlobStore, StoreError};
+use rollout_store::{BlobStore, StoreError};
 
 use super::BlobsError;
 use super::event_chunks::{ChunkScanner, EventChunks};

@@ -25,7 +25,7 @@ use rollout_engine::RunError;
 use rollout_engine::catalog::CatalogError;
 use rollout_engine::journal::JournalError;
 use rollout_protocol::id::RunId;
-use rollout_worker::store::StoreError;
+use rollout_store::StoreError;
 
 pub use self::collect::{BlobCount, CollectionReport, CollectionRequest, collect};
 pub use self::forget::forget_run;

@@ -12,7 +12,7 @@ use rollout_engine::journal::{RunLayout, SegmentIndex};
 use rollout_engine::{RunLock, RunManifest, RunState};
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits::BLOB_RENEWAL;
-use rollout_worker::store::{BlobStore, StoreUrl};
+use rollout_store::{BlobStore, StoreUrl};
 use tempfile::TempDir;
 
 use super::BlobsError;

@@ -20,8 +20,8 @@ use rollout_protocol::limits::BLOB_GRACE;
 use rollout_protocol::record::{LostReason, Verdict};
 use rollout_protocol::wire::position::{Incarnation, ReportPosition};
 use rollout_protocol::wire::report::{Report, ReportBody, ReportKind};
-use rollout_worker::store::{BlobStore, MemoryStore, StoreUrl};
-use rollout_worker::testing::{FaultyStore, StoreCall, StoreFault};
+use rollout_store::testing::{FaultyStore, StoreCall, StoreFault};
+use rollout_store::{BlobStore, MemoryStore, StoreUrl};
 use serde_json::json;
 use tempfile::TempDir;
 

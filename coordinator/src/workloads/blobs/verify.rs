@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use rollout_base::supervise;
 use rollout_protocol::digest::Digest;
-use rollout_worker::store::{BlobStore, StoreError};
+use rollout_store::{BlobStore, StoreError};
 use tokio::io::AsyncReadExt as _;
 
 use super::BlobsError;

@@ -11,7 +11,7 @@ use rollout_protocol::limits;
 use rollout_protocol::spec::agent::AgentSpec;
 use rollout_protocol::spec::task::TaskSpec;
 use rollout_protocol::template::Template;
-use rollout_worker::store::{BlobStore, StoreError, get_json, put_json};
+use rollout_store::{BlobStore, StoreError, get_json, put_json};
 use serde::Serialize;
 
 use crate::plan::{JobPlan, PlannedTask};
@@ -197,7 +197,7 @@ fn agent_of(agent: &AgentSpec, request: &GroupRequest) -> Result<AgentSpec, serd
 #[cfg(test)]
 mod tests {
     use rollout_protocol::farm::ModelEndpoint;
-    use rollout_worker::store::MemoryStore;
+    use rollout_store::MemoryStore;
     use serde_json::json;
 
     use super::*;

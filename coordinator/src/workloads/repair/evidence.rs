@@ -22,8 +22,8 @@ use rollout_protocol::record::{
 };
 use rollout_protocol::wire::marker::ResultMarker;
 use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
+use rollout_store::{BlobStore, StoreError};
 use rollout_worker::spool::result_report;
-use rollout_worker::store::{BlobStore, StoreError};
 use serde::Deserialize;
 
 use super::RepairError;

@@ -29,7 +29,7 @@ use rollout_engine::{LockError, LockWaitPolicy, RunError, RunLock, RunManifest, 
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::{ItemId, RunId};
 use rollout_protocol::version::RUN_FORMAT;
-use rollout_worker::store::{BlobStore, StoreError};
+use rollout_store::{BlobStore, StoreError};
 use tokio::sync::mpsc;
 
 use self::evidence::RepairEvidence;

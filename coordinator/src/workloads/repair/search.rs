@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rollout_base::supervise;
 use rollout_engine::journal::RunLayout;
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
 
 use super::RepairError;
 use crate::workloads::search::backend::{OutputRepair, compare_outputs};

@@ -20,8 +20,8 @@ use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::wire::marker::ResultMarker;
 use rollout_protocol::wire::position::{Incarnation, ReportPosition};
+use rollout_store::MemoryStore;
 use rollout_worker::spool::result_report;
-use rollout_worker::store::MemoryStore;
 use rollout_worker::testing;
 
 use super::*;

@@ -16,8 +16,8 @@ use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_queue::nats::{Nats, NatsDispatch, NatsName};
 use rollout_queue::traits::Dispatch as _;
+use rollout_store::BlobStore;
 use rollout_tests::noop_worker::{NoopWorkerConfig, POOL};
-use rollout_worker::store::{self, BlobStore};
 use tokio::sync::mpsc;
 
 use crate::queue_overhead::comparison::{QueueBench, QueueBenchError, QueueMeasurement};
@@ -57,8 +57,9 @@ pub(crate) async fn run(
         store: directory.join("blobs"),
         directory: directory.join("workers"),
     };
-    let store =
-        store::open(&worker_config.store.clone().into()).await.map_err(DispatchBenchError::from)?;
+    let store = rollout_store::open(&worker_config.store.clone().into())
+        .await
+        .map_err(DispatchBenchError::from)?;
     let plan = Arc::new(noop::plan(queue.items, &*store).await?);
     let nats = worker_config.connect().await?;
     let pool: NatsName = POOL.parse()?;

@@ -49,7 +49,7 @@ use tokio::sync::watch;
 
 use self::environment::FakeEnvironment;
 pub use self::faults::{FakeCall, FakeFault, FaultEffect, FaultTrigger};
-pub use self::files::{FileNode, FileTree, raw_entry, raw_entry_with_mode};
+pub use self::files::{FileNode, FileTree};
 
 use super::descriptor::{
     CapabilitySupport, DOCKER_SETTINGS, HarborName, ProviderCapabilities, ProviderDescriptor,

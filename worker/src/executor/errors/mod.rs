@@ -16,9 +16,9 @@ use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
 };
 use rollout_protocol::phase::Phase;
+use rollout_store::archive::ArchiveError;
 
 use super::files::FilesError;
-use crate::archive::ArchiveError;
 use crate::environment::{Failure, FailureKind as Kind};
 
 pub(crate) use self::result::ResultError;

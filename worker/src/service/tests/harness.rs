@@ -17,11 +17,12 @@ use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 use rollout_queue::embedded::EmbeddedQueue;
 use rollout_queue::embedded::model::BrokerModelConfig;
 use rollout_queue::traits::Dispatch;
+use rollout_store::testing::FaultyStore;
 
 use super::super::*;
 use crate::disk::DiskUse;
 use crate::executor::{FileRole, RecordFile};
-use crate::testing::{FaultyStore, FlakySource, SampleRun, TestDirectory, passed_trial};
+use crate::testing::{FlakySource, SampleRun, TestDirectory, passed_trial};
 
 pub(super) const LEASE: Duration = Duration::from_secs(60);
 pub(super) const FIRST: TryId = TryId::first(1);

@@ -13,13 +13,13 @@ use rollout_base::secrets::Redactor;
 use rollout_base::supervise;
 use rollout_protocol::limits;
 use rollout_protocol::record::CheckoutChanges;
+use rollout_store::archive::{self, ArchivePath, ArchiveTruncation};
+use rollout_store::git::{CommitIdentity, GitError, bundle};
 
 use super::checkout::{Checkout, LIMITS};
 use super::compare::{ChangedTreeFile, TreeCompareError, TreeComparison, TreeDifference};
 use super::{EvalFilesError, local_dir};
-use crate::archive::{self, ArchivePath, ArchiveTruncation};
 use crate::environment::ByteStream;
-use crate::git::{CommitIdentity, GitError, bundle};
 
 /// An agent's changed checkout, on this host's disk.
 #[derive(Debug)]

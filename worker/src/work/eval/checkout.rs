@@ -9,11 +9,11 @@ use rollout_base::supervise;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::limits;
 use rollout_protocol::spec::eval::CommitBundle;
+use rollout_store::archive::{self, ArchiveLimits, ArchivePath, FilterDecision};
+use rollout_store::git::{BareRepository, TreeEntry, bundle};
 
 use super::{CheckoutSlot, EvalFilesError, Mirror};
-use crate::archive::{self, ArchiveLimits, ArchivePath, FilterDecision};
 use crate::environment::Upload;
-use crate::git::{BareRepository, TreeEntry, bundle};
 
 /// Size limits of checkouts, in both directions.
 pub(super) const LIMITS: ArchiveLimits =

@@ -9,12 +9,12 @@ use rollout_protocol::limits;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::EvalEnd;
 use rollout_protocol::spec::eval::EvalStage;
+use rollout_store::archive::{ArchiveLimits, ArchivePath, CapturedFile};
 
 use super::environment::EvalEnvironmentState;
 use super::run::EvalRun;
 use super::variables::{self, LOGS};
 use super::{EvalFilesError, failure};
-use crate::archive::{ArchiveLimits, ArchivePath, CapturedFile};
 use crate::executor::errors::{self, ResultError};
 use crate::executor::{CleanArchive, read_directory};
 

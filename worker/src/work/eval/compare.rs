@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use rollout_base::secrets::{RedactionStyle, Redactor};
 use rollout_protocol::limits;
 use rollout_protocol::record::CheckoutChanges;
+use rollout_store::git::{TreeEntry, names};
 
 use super::checkout::{LINK, SUBMODULE};
-use crate::git::{TreeEntry, names};
 
 /// Bytes read at once.
 const BUFFER_BYTES: usize = 64 * 1024;

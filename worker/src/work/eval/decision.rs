@@ -1,7 +1,8 @@
 //! The decision that the agent of a review leaves: a file whose first word is `approve` or `reject`.
 
+use rollout_store::archive::{self, CapturedFile};
+
 use super::variables::DECISION;
-use crate::archive::{self, CapturedFile};
 use crate::environment::{Environment, Failure};
 use crate::executor::{COPY_LIMIT, with_timeout};
 

@@ -10,12 +10,12 @@ use rollout_base::supervise;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
 use rollout_protocol::spec::eval::{CommitBundle, RepositorySpec};
+use rollout_store::BlobStore;
+use rollout_store::git::{BareRepository, GitError, bundle};
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
 use super::EvalFilesError;
 use super::local_dir::{self, CacheDirLock};
-use crate::git::{BareRepository, GitError, bundle};
-use crate::store::BlobStore;
 
 /// Prefix of the names of unfinished directories.
 const UNFINISHED_PREFIX: &str = "new-";

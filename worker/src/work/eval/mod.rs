@@ -52,12 +52,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rollout_base::shown_path::shown;
 use rollout_protocol::spec::eval::{EvalSpec, EvalStage};
+use rollout_store::archive::ArchiveError;
+use rollout_store::git::GitError;
+use rollout_store::{BlobStore, StoreError};
 
-use crate::archive::ArchiveError;
 use crate::environment::Upload;
 use crate::executor::ExecutionContext;
-use crate::git::GitError;
-use crate::store::{BlobStore, StoreError};
 
 pub use self::candidate::{Candidate, CandidateOutcome, ExtractedTree};
 pub use self::checkout::Checkout;

@@ -12,11 +12,11 @@ use rollout_protocol::error::TrialError;
 use rollout_protocol::limits;
 use rollout_protocol::record::IdeasEnd;
 use rollout_protocol::spec::ideas::{MAX_IDEA_BYTES, MAX_IDEAS, invalid_idea_reason};
+use rollout_store::archive::{self, ArchiveError, ArchiveLimits, FilterDecision};
 
 use super::failure;
 use super::run::IdeasRun;
 use super::variables::{IDEAS, LOGS};
-use crate::archive::{self, ArchiveError, ArchiveLimits, FilterDecision};
 use crate::executor::{self, CleanArchive, errors, read_directory};
 
 /// Limits of the directory of ideas. Content beyond them is unknown.

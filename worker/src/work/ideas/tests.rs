@@ -11,17 +11,16 @@ use rollout_protocol::spec::ideas::{EarlierIdeas, IdeasOrigin};
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::template::Template;
 use rollout_protocol::wire::control::StopLevel;
+use rollout_store::archive::{self, ArchiveLimits, FilterDecision};
+use rollout_store::git::testing::UserRepository;
+use rollout_store::testing::{raw_entry, raw_entry_with_mode};
+use rollout_store::{BlobStore as _, MemoryStore};
 use tar::EntryType;
 
 use super::*;
-use crate::archive::{self, ArchiveLimits, FilterDecision};
-use crate::environment::fake::{
-    FakeCall, FaultEffect, FaultTrigger, raw_entry, raw_entry_with_mode,
-};
+use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::environment::{ByteStream, FailureKind, HostProxies};
 use crate::executor::Finished;
-use crate::git::testing::UserRepository;
-use crate::store::{BlobStore as _, MemoryStore};
 use crate::work::eval::Repositories;
 use crate::work::eval::testing::{PermitEvent, PermitRecorder};
 use crate::work::trial::testing::{TrialFixture, settings};

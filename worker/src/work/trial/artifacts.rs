@@ -13,12 +13,12 @@ use rollout_protocol::blob::MediaType;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus};
 use rollout_protocol::spec::task::{Artifact, TaskFormat};
-
-use super::TrialContext;
-use crate::archive::{
+use rollout_store::archive::{
     self, ArchiveLimits, ArchiveReport, ExcludePatterns, LeftOutSecrets, MemberKind, PackedArchive,
     RootHandling, SanitizeOptions, SecretMembers,
 };
+
+use super::TrialContext;
 use crate::environment::{ByteStream, Environment, Upload};
 use crate::executor::errors::IncompleteWork;
 use crate::executor::{COPY_LIMIT, FileRole, RecordFile, with_timeout};

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use rollout_base::secrets::Redactor;
 use rollout_protocol::limits;
+use rollout_store::archive::{
+    self, ArchiveLimits, ArchivePath, ArchiveTruncation, CapturedFile, ExcludePatterns,
+    RootHandling, SanitizeOptions, SecretMembers,
+};
 
 use super::failure::RewardError;
 use super::rewards::{RewardFiles, score_from_files};
 use super::score::VerifierScore;
-use crate::archive::{
-    self, ArchiveLimits, ArchivePath, ArchiveTruncation, CapturedFile, ExcludePatterns,
-    RootHandling, SanitizeOptions, SecretMembers,
-};
 use crate::environment::Environment;
 use crate::executor::{self, COPY_LIMIT, CleanArchive, CollectionFailure};
 use crate::verifier::{LOGS, VERIFIER_LOGS};

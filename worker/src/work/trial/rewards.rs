@@ -5,10 +5,10 @@ use rollout_base::secrets::Redactor;
 use rollout_protocol::limits;
 use rollout_protocol::spec::settings::VerifierSettings;
 use rollout_protocol::spec::task::{TaskFormat, TaskSpec};
+use rollout_store::archive::{ArchivePath, CapturedFile};
 
 use super::failure::RewardError;
 use super::score::VerifierScore;
-use crate::archive::{ArchivePath, CapturedFile};
 use crate::verifier::{KEYED_FILE, REWARD_FILE, keyed_reward, reward};
 
 /// The files that are searched for a reward.

@@ -6,6 +6,7 @@ use std::io;
 use rollout_protocol::error::{ErrorClass, TrialError};
 use rollout_protocol::spec::task::{CollectHook, StepSpec};
 use rollout_protocol::spec::timeout::seconds;
+use rollout_store::archive::{self, ArchiveError, ArchiveLimits, ArchiveTruncation};
 
 use super::artifacts::CollectedArtifacts;
 use super::failure;
@@ -14,7 +15,6 @@ use super::outputs::step_prefix;
 use super::run::TrialRun;
 use super::setup;
 use crate::agents::{self, bash, shell};
-use crate::archive::{self, ArchiveError, ArchiveLimits, ArchiveTruncation};
 use crate::environment::{ExecCommand, Upload, with_words};
 use crate::executor::errors::{ScriptError, ScriptStage, SetupError};
 use crate::executor::{

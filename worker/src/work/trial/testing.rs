@@ -21,17 +21,17 @@ use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
 use rollout_protocol::spec::task::{ScriptRules, TaskEnvironment, TaskFormat, TaskSpec};
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer;
+use rollout_store::archive::{ArchiveLimits, FilterDecision, pack};
+use rollout_store::{BlobStore, MemoryStore};
 use tokio::sync::watch;
 
 use super::TrialContext;
-use crate::archive::{ArchiveLimits, FilterDecision, pack};
 use crate::environment::fake::FakeProvider;
 use crate::environment::{EnvironmentLabels, Owner, Provider};
 use crate::executor::{
     ControlMailbox, DedicatedSlot, EventLogSink, ExecutionContext, ExecutionServices, Finished,
     NewEventChunk, PhaseSink, ScratchWork, TaskFiles,
 };
-use crate::store::{BlobStore, MemoryStore};
 use crate::testing::TestDirectory;
 
 /// One trial and everything that it needs. Its parts may be changed before it runs.

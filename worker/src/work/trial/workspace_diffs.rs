@@ -7,12 +7,12 @@ use rollout_base::secrets::Redactor;
 use rollout_protocol::limits;
 use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus};
 use rollout_protocol::spec::task::{Artifact, StepSpec};
+use rollout_store::archive::ArchiveLimits;
 
 use super::TrialContext;
 use super::artifacts::{open_artifact, possible_secrets};
 use super::outputs::step_prefix;
 use super::run::TrialRun;
-use crate::archive::ArchiveLimits;
 use crate::environment::Environment;
 use crate::executor::COPY_LIMIT;
 use crate::workspace_diff::{

@@ -14,10 +14,10 @@ use rollout_protocol::workspace_diff::{
     CHANGES_FILE, ChangeKind, FILES_ARCHIVE, FilesOmission, PATCH_FILE, PatchOmission,
     WorkspaceChange, WorkspaceDiff, WorkspaceEntryKind,
 };
+use rollout_store::archive::ArchiveLimits;
 use tar::{Archive, EntryType, Header};
 
 use super::{FinishedDiff, WorkspaceDiffError, WorkspaceOptions, WorkspaceSnapshot};
-use crate::archive::ArchiveLimits;
 
 /// An entry of a tree: a file with its mode, a directory with its mode, or a link.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use rollout_base::supervise::{self, TaskPanic};
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::RunId;
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
 
 use self::trials::TrialFiles;
 pub use self::trials::UnwrittenTrials;

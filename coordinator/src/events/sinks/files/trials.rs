@@ -12,7 +12,7 @@ use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::{ItemId, RunId};
 use rollout_protocol::item_name::ItemName;
 use rollout_protocol::record::Settlement;
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
 use tokio::sync::{Mutex, mpsc};
 
 use crate::events::StopAtOnce;

@@ -19,9 +19,9 @@ use rollout_protocol::farm::{Completion, FarmSettings, GroupId, GroupRequest, Su
 use rollout_protocol::record::{TrialRecord, Verdict};
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::control::StopLevel;
+use rollout_store::{BlobStore, MemoryStore};
 use rollout_worker::executor::Finished;
 use rollout_worker::service::Runner;
-use rollout_worker::store::{BlobStore, MemoryStore};
 use rollout_worker::work::trial::TrialContext;
 use tokio::sync::mpsc;
 use tokio::time::Instant;

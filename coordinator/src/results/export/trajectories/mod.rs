@@ -86,7 +86,7 @@ async fn read(source: &ExportSource, trial: &SettledTrial) -> Result<Option<Stri
     text.map(Some).map_err(|_| damaged(trial, serde::de::Error::custom("it is not UTF-8")))
 }
 
-fn store_failed(trial: &SettledTrial, source: rollout_worker::store::StoreError) -> ExportError {
+fn store_failed(trial: &SettledTrial, source: rollout_store::StoreError) -> ExportError {
     let source = Box::new(TrialFilesError::Store { what: ATIF_PATH.to_owned(), source });
     ExportError::Trial { trial: trial.name.to_string(), source }
 }

@@ -4,8 +4,8 @@ use std::fs;
 
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::record::{LogsRecord, OutputFile, StepRecord, TrialRecord};
-use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
-use rollout_worker::store::{BlobStore, MemoryStore};
+use rollout_store::archive::{self, ArchiveLimits, FilterDecision};
+use rollout_store::{BlobStore, MemoryStore};
 use tokio::sync::mpsc;
 
 use super::*;

@@ -40,7 +40,7 @@ async fn events_of_dead_execution_stay_beside_those_of_its_successor() {
     assert_eq!((dead.announced_violations(), open.announced_violations()), (3, 0));
     assert!(dead.has_source() && open.has_source() && !open.is_settling);
 
-    let store = rollout_worker::store::MemoryStore::default();
+    let store = rollout_store::MemoryStore::default();
     let logs = resolve_hook_logs(&store, dead).await.expect("no record is needed");
     let [HookLog { step: 0, content: HookLogContent::Chunks(1, chunks), .. }] = &logs[..] else {
         panic!("{logs:?}")
@@ -58,7 +58,7 @@ async fn later_attempt_of_execution_replaces_its_log() {
     }
     let view = journal.view(true, Some(item));
     let logs = view.hook_event_logs();
-    let store = rollout_worker::store::MemoryStore::default();
+    let store = rollout_store::MemoryStore::default();
     let logs = resolve_hook_logs(&store, &logs[0]).await.expect("no record is needed");
     let [HookLog { content: HookLogContent::Chunks(2, chunks), .. }] = &logs[..] else {
         panic!("{logs:?}")

@@ -29,13 +29,13 @@ use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_protocol::wire::position::Incarnation;
 use rollout_queue::embedded::EmbeddedQueue;
 use rollout_queue::embedded::model::{BrokerModel, BrokerModelConfig};
+use rollout_store::{BlobStore as _, FsStore};
 use rollout_worker::environment::Owner;
 use rollout_worker::environment::null::NullProvider;
 use rollout_worker::executor::{ExecutionServices, TaskFiles};
 use rollout_worker::service::{
     self, LocalRunner, Runner, ShutdownLevel, Worker, WorkerConfig, WorkerProfile,
 };
-use rollout_worker::store::{BlobStore as _, FsStore};
 use rollout_worker::work::eval::Repositories;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};

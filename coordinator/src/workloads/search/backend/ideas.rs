@@ -20,10 +20,10 @@ use rollout_protocol::spec::eval::EvalStage;
 use rollout_protocol::spec::ideas::{
     EarlierIdeas, IdeasSpec, MAX_IDEA_BYTES, MAX_IDEAS, invalid_idea_reason,
 };
-use rollout_worker::archive::{
+use rollout_store::archive::{
     self, ArchiveError, ArchiveLimits, ArchivePath, ExtractBlobError, FilterDecision,
 };
-use rollout_worker::store::{BlobStore, StoreError, get_json, put_json};
+use rollout_store::{BlobStore, StoreError, get_json, put_json};
 
 use super::live::{LiveBackend, backend_error, with_retry, with_retry_if};
 use super::outcome::superseded_cost;

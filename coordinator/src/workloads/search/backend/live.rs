@@ -13,7 +13,7 @@ use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::item_name::{EvalName, ItemName};
 use rollout_protocol::record::EvalRecord;
-use rollout_worker::store::{BlobStore, StoreError, get_json, put_json};
+use rollout_store::{BlobStore, StoreError, get_json, put_json};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 

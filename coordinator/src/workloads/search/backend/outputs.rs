@@ -12,8 +12,8 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
 use rollout_protocol::record::EvalRecord;
 use rollout_protocol::search::EvalId;
-use rollout_worker::archive::ArchivePath;
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
+use rollout_store::archive::ArchivePath;
 
 use super::results::{self, ResultsError, archives};
 use crate::workloads::search::driver::SearchDirectory;
@@ -274,7 +274,7 @@ fn has_bytes(wanted: &Path, found: &Path) -> io::Result<bool> {
 mod tests {
     use bytes::Bytes;
     use rollout_protocol::blob::MediaType;
-    use rollout_worker::store::MemoryStore;
+    use rollout_store::MemoryStore;
 
     use super::*;
 

@@ -19,8 +19,8 @@ use rollout_engine::RunError;
 use rollout_engine::atomic_file::write_json;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::record::EvalRecord;
-use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, ArchivePath, ExtractBlobError};
-use rollout_worker::store::{BlobStore, StoreError};
+use rollout_store::archive::{self, ArchiveError, ArchiveLimits, ArchivePath, ExtractBlobError};
+use rollout_store::{BlobStore, StoreError};
 
 /// Failure to write results.
 #[derive(Debug, thiserror::Error)]

@@ -19,8 +19,8 @@ use rollout_protocol::spec::ideas::{EarlierIdeas, IdeasOrigin, IdeasSpec};
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::wire::offer::SizeClass;
-use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, FilterDecision};
-use rollout_worker::store::{BlobStore, StoreError};
+use rollout_store::archive::{self, ArchiveError, ArchiveLimits, FilterDecision};
+use rollout_store::{BlobStore, StoreError};
 
 use crate::config::{
     CommandEnvironment as TreePlace, MetricDirection, ScoringProfile, SearchCommand as TreeCommand,

@@ -13,7 +13,7 @@ use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::RunId;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::budget::RunBudget;
-use rollout_worker::store::{BlobStore, StoreUrl};
+use rollout_store::{BlobStore, StoreUrl};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
+use rollout_store::archive::{self, ArchiveLimits, FilterDecision};
 use serde_json::{Map, Value};
 
 use super::SearchError;

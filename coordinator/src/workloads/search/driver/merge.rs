@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rollout_base::backoff::error_chain;
 use rollout_engine::atomic_file;
-use rollout_worker::git;
+use rollout_store::git;
 
 use super::{
     EvalResult, ScoreError, SearchBackend, SearchDirectory, SearchError, SweepFiles, scoring,

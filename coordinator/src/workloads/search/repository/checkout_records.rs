@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rollout_base::supervise;
-use rollout_worker::git::{BareRepository, TreeEntry, is_commit};
+use rollout_store::git::{BareRepository, TreeEntry, is_commit};
 
 use super::{RepositoryError, SearchRepository};
 

@@ -39,7 +39,7 @@ pub(super) async fn remove(path: &Path) -> Result<(), RepositoryError> {
 
 /// Ends git processes that outlived a killed owner.
 pub(super) async fn end_orphans(bare: &Path) -> Result<(), RepositoryError> {
-    let ended = rollout_worker::git::end_orphans(bare).await;
+    let ended = rollout_store::git::end_orphans(bare).await;
     ended.map_err(|error| RepositoryError::io("end orphaned git processes of", bare, error))
 }
 

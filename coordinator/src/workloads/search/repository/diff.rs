@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rollout_worker::git::{GitError, is_commit};
+use rollout_store::git::{GitError, is_commit};
 
 use super::{RepositoryError, SearchRepository};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use rollout_protocol::limits;
 use rollout_protocol::spec::eval::CommitBundle;
-use rollout_worker::git::{GitError, TreeEntry, bundle, names};
+use rollout_store::git::{GitError, TreeEntry, bundle, names};
 
 use super::{RepositoryError, SearchRepository, cleanup};
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use rollout_worker::git::BareRepository;
+use rollout_store::git::BareRepository;
 
 use super::bundles::BundleIndex;
 use super::{BARE, DIRECTORY, RepositoryError, restore};

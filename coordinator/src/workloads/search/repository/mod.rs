@@ -50,8 +50,8 @@ use std::sync::{Arc, Mutex};
 use rollout_base::shown_path::shown;
 use rollout_protocol::limits;
 use rollout_protocol::spec::eval::RepositorySpec;
-use rollout_worker::git::{self, BareRepository, GitError};
-use rollout_worker::store::{BlobStore, StoreError};
+use rollout_store::git::{self, BareRepository, GitError};
+use rollout_store::{BlobStore, StoreError};
 
 use self::bundles::BundleIndex;
 use super::driver::{DesiredRepositoryState, FailedRemoval};

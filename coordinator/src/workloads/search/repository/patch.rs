@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rollout_protocol::limits;
-use rollout_worker::git::{BareRepository, Git, is_commit};
+use rollout_store::git::{BareRepository, Git, is_commit};
 
 use super::source_repo::git_error;
 use super::{BARE, DIRECTORY, RepositoryError, SourceRepository};

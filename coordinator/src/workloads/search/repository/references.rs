@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rollout_worker::git::{GitError, is_commit};
+use rollout_store::git::{GitError, is_commit};
 
 use super::{FailedRemoval, RepositoryError, SearchRepository};
 use crate::workloads::search::manifest::CleanupKind;

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use rollout_base::{durable, supervise};
 use rollout_protocol::spec::eval::CommitBundle;
-use rollout_worker::git::{BareRepository, GitError, RepositoryDamage};
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
+use rollout_store::git::{BareRepository, GitError, RepositoryDamage};
 
 use super::bundles::BundleIndex;
 use super::{

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::limits;
 use rollout_protocol::spec::eval::CommitBundle;
-use rollout_worker::git::{Git, GitError, bundle, is_commit};
-use rollout_worker::store::BlobStore;
+use rollout_store::BlobStore;
+use rollout_store::git::{Git, GitError, bundle, is_commit};
 
 use super::RepositoryError;
 use super::subdirectory::Subdirectory;

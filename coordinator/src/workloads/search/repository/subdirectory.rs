@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rollout_worker::git::{CommitIdentity, Git, GitError};
+use rollout_store::git::{CommitIdentity, Git, GitError};
 
 use super::RepositoryError;
 use super::source_repo::git_error;

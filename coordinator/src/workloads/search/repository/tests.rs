@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::spec::eval::CommitBundle;
-use rollout_worker::git::testing::UserRepository as Users;
-use rollout_worker::git::{CommitIdentity, Git, bundle};
-use rollout_worker::store::MemoryStore;
+use rollout_store::MemoryStore;
+use rollout_store::git::testing::UserRepository as Users;
+use rollout_store::git::{CommitIdentity, Git, bundle};
 
 use super::*;
 use crate::workloads::search::manifest::{CleanupKind, DeferredCleanup};

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rollout_base::backoff::error_chain;
 use rollout_protocol::record::EvalRecord;
-use rollout_worker::archive::ArchivePath;
+use rollout_store::archive::ArchivePath;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 

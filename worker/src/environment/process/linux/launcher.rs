@@ -11,11 +11,10 @@ use std::time::Duration;
 
 use rollout_base::supervise::{self, Task};
 use rollout_protocol::spec::environment::ProcessNetwork;
+use rollout_store::host::start_ticks;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::process::{Child, Command};
 use tokio::sync::{Notify, watch};
-
-use crate::host::start_ticks;
 
 /// Timeout for a sandbox to end by itself, and again after a kill. Milliseconds are usual; a
 /// process that dumps its memory to a slow disk takes longer.

@@ -4,10 +4,11 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rollout_store::archive::{self, ArchiveError};
+
 use super::failure;
 use super::host_view::HostView;
 use super::tree::{SandboxTree, relative};
-use crate::archive::{self, ArchiveError};
 use crate::environment::build_context::{self, ContextEntry, ContextKind};
 use crate::environment::dockerignore::Dockerignore;
 use crate::environment::process::dockerfile::{

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use rollout_base::secrets::Redactor;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::spec::eval::{CommitBundle, RepositorySpec};
+use rollout_store::MemoryStore;
+use rollout_store::git::testing::UserRepository;
+use rollout_store::testing::raw_entry_with_mode;
 use tar::EntryType;
 
 use super::*;
-use crate::environment::fake::raw_entry_with_mode;
-use crate::git::testing::UserRepository;
-use crate::store::MemoryStore;
 
 /// A user's repository, a store, and a worker's repositories.
 struct MirrorFixture {
@@ -75,7 +75,7 @@ impl MirrorFixture {
     async fn listing(&self, repository: &RepositorySpec) -> Vec<String> {
         let mirror = self.repositories.mirrors.get(repository).await.expect("a mirror");
         let tree = mirror.bare().tree(repository.commit()).await.expect("a tree");
-        let shown = |entry: &crate::git::TreeEntry| {
+        let shown = |entry: &rollout_store::git::TreeEntry| {
             format!("{:o} {}", entry.mode, String::from_utf8_lossy(&entry.path))
         };
         tree.iter().map(shown).collect()

@@ -11,9 +11,9 @@ use rollout_base::supervise;
 use rollout_protocol::harness::{HookRule, HookStreamSummary, HookStreamValidator, LineSplitter};
 use rollout_protocol::limits;
 use rollout_protocol::record::HarnessEvents;
+use rollout_store::archive::{self, CapturedFile, FilePieces};
 
 use super::output::is_of_harness;
-use crate::archive::{self, CapturedFile, FilePieces};
 use crate::environment::Environment;
 use crate::executor::{self, COPY_LIMIT, CollectionFailure};
 

@@ -12,11 +12,11 @@ use rollout_base::supervise;
 use rollout_protocol::harness::HookStreamValidator;
 use rollout_protocol::limits;
 use rollout_protocol::record::HarnessEvents;
+use rollout_store::archive::{self, CapturedFile, FilePieces};
 use tokio::time::Instant;
 
 use super::control::WrittenControls;
 use super::growing_log::{GrowingLog, LogPiece};
-use crate::archive::{self, CapturedFile, FilePieces};
 use crate::environment::Environment;
 use crate::executor::{self, EventLogSink, NewEventChunk, with_timeout};
 

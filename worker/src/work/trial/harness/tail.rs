@@ -6,8 +6,8 @@ use std::time::Duration;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::harness::{HookEvent, HookEventBody, LineSplitter, SplitLine, parse_event};
 use rollout_protocol::limits;
+use rollout_store::archive::{self, CapturedFile, FilePieces};
 
-use crate::archive::{self, CapturedFile, FilePieces};
 use crate::environment::Environment;
 use crate::executor::{self, with_timeout};
 

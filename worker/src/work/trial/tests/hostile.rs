@@ -13,13 +13,14 @@ use rollout_protocol::error::ErrorType;
 use rollout_protocol::limits;
 use rollout_protocol::record::TrialRecord;
 use rollout_protocol::template::Template;
+use rollout_store::testing::raw_entry;
 use tar::EntryType;
 use tokio_util::io::StreamReader;
 
 use super::super::testing::TrialFixture;
 use super::{error, log_names, logs, output, run, secondary_codes};
 use crate::environment::ByteStream;
-use crate::environment::fake::{HostileReader, raw_entry};
+use crate::environment::fake::HostileReader;
 use crate::executor::{ArchiveCounts, FileRole, Finished};
 
 /// Gives `/logs` as `tar` says.

@@ -23,8 +23,8 @@ use rollout_protocol::spec::eval::{
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::wire::command::TrialSelection;
 use rollout_protocol::wire::offer::{Offer, OfferedWork, RunRateLimits};
+use rollout_store::put_json;
 use rollout_worker::executor::Finished;
-use rollout_worker::store::put_json;
 use rollout_worker::work::eval::EvalContext;
 use rollout_worker::work::trial::TrialContext;
 

@@ -17,7 +17,7 @@ const LONG_NAME: &[u8] = b"././@LongLink";
 
 /// Writes members one by one. Owners, times and devices are zero, modes are 0644, 0755 and, for
 /// links, 0777.
-pub(crate) struct ArchiveWriter<W> {
+pub struct ArchiveWriter<W> {
     writer: W,
     hasher: DigestHasher,
     size_bytes: u64,
@@ -28,35 +28,30 @@ pub(crate) struct ArchiveWriter<W> {
 pub(super) struct ArchivePosition(DigestHasher, u64, u64);
 
 impl<W: Write> ArchiveWriter<W> {
-    pub(crate) fn new(writer: W) -> Self {
+    pub fn new(writer: W) -> Self {
         Self { writer, hasher: DigestHasher::default(), size_bytes: 0, entries: 0 }
     }
 
     /// Adds a directory.
-    pub(crate) fn directory(&mut self, path: &[u8]) -> io::Result<()> {
+    pub fn directory(&mut self, path: &[u8]) -> io::Result<()> {
         let name = [path, b"/"].concat();
         self.header(&name, EntryType::Directory, 0o755, 0, b"")
     }
 
     /// Adds a symbolic link.
-    pub(crate) fn symlink(&mut self, path: &[u8], target: &[u8]) -> io::Result<()> {
+    pub fn symlink(&mut self, path: &[u8], target: &[u8]) -> io::Result<()> {
         self.header(path, EntryType::Symlink, 0o777, 0, target)
     }
 
     /// Starts a file: exactly `size` bytes of content and then [`ArchiveWriter::end_file`] must
     /// follow.
-    pub(crate) fn begin_file(
-        &mut self,
-        path: &[u8],
-        executable: bool,
-        size: u64,
-    ) -> io::Result<()> {
+    pub fn begin_file(&mut self, path: &[u8], executable: bool, size: u64) -> io::Result<()> {
         let mode = if executable { 0o755 } else { 0o644 };
         self.header(path, EntryType::Regular, mode, size, b"")
     }
 
     /// Adds content to the current file.
-    pub(crate) fn content(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub fn content(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.writer.write_all(bytes)?;
         self.hasher.update(bytes);
         self.size_bytes += bytes.len() as u64;
@@ -64,7 +59,7 @@ impl<W: Write> ArchiveWriter<W> {
     }
 
     /// Completes a file of `size` bytes.
-    pub(crate) fn end_file(&mut self, size: u64) -> io::Result<()> {
+    pub fn end_file(&mut self, size: u64) -> io::Result<()> {
         let zeros = usize::try_from(padding(size)).expect("padding is shorter than a block");
         self.content(&[0; 512][..zeros])
     }
@@ -75,7 +70,7 @@ impl<W: Write> ArchiveWriter<W> {
     }
 
     /// Writes the end mark and returns the writer.
-    pub(crate) fn finish(mut self) -> io::Result<(W, PackedArchive)> {
+    pub fn finish(mut self) -> io::Result<(W, PackedArchive)> {
         self.content(&[0; 1024])?;
         self.writer.flush()?;
         let Self { writer, hasher, size_bytes, entries } = self;

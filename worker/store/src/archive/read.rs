@@ -9,7 +9,7 @@ use tokio::io::AsyncRead;
 use super::path::{ArchivePath, InvalidArchivePath};
 use super::pax::PaxHeader;
 use super::{ArchiveLimits, ArchiveTruncation, blocking_reader};
-use crate::store::StoreError;
+use crate::StoreError;
 
 /// Block size of the tar format.
 pub(super) const BLOCK: u64 = 512;
@@ -74,7 +74,7 @@ where
 }
 
 /// Iterates over a stream member by member. The first [`ArchiveTruncation`] is final.
-pub(crate) struct MemberReader<R> {
+pub struct MemberReader<R> {
     reader: R,
     limits: ArchiveLimits,
     entries: u64,
@@ -97,14 +97,14 @@ struct MemberExtensions {
 }
 
 impl<R: Read> MemberReader<R> {
-    pub(crate) fn new(reader: R, limits: ArchiveLimits) -> Self {
+    pub fn new(reader: R, limits: ArchiveLimits) -> Self {
         let (entries, bytes, extension_bytes) = (0, 0, 0);
         let (refused, remaining, padding) = (None, 0, 0);
         Self { reader, limits, entries, bytes, extension_bytes, refused, remaining, padding }
     }
 
     /// The next member; unread content of the current one is skipped.
-    pub(crate) fn next(&mut self) -> Result<Option<ArchiveMember>, ArchiveTruncation> {
+    pub fn next(&mut self) -> Result<Option<ArchiveMember>, ArchiveTruncation> {
         self.skip(self.remaining + self.padding)?;
         (self.remaining, self.padding) = (0, 0);
         let mut extensions = MemberExtensions::default();
@@ -120,7 +120,7 @@ impl<R: Read> MemberReader<R> {
     }
 
     /// Content of the current member; 0 at its end.
-    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, ArchiveTruncation> {
+    pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize, ArchiveTruncation> {
         let wanted = buffer.len().min(usize::try_from(self.remaining).unwrap_or(usize::MAX));
         if wanted == 0 {
             return Ok(0);

@@ -20,7 +20,7 @@ impl ExcludePatterns {
     }
 
     /// Whether a relative path is excluded.
-    pub(crate) fn matches(&self, path: &[u8]) -> bool {
+    pub fn matches(&self, path: &[u8]) -> bool {
         let path = Candidate::from_bytes(path);
         self.0.iter().any(|globs| globs.is_match_candidate(&path))
     }

@@ -88,7 +88,7 @@ impl ArchivePath {
     }
 
     /// The path without its first component; `None` if it has only one.
-    pub(crate) fn without_first(&self) -> Option<Self> {
+    pub fn without_first(&self) -> Option<Self> {
         let at = self.0.iter().position(|byte| *byte == b'/')?;
         Some(Self(self.0[at + 1..].to_vec()))
     }

@@ -14,7 +14,7 @@ use rollout_protocol::digest::Digest;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio_util::io::StreamReader;
 
-use crate::store::{BlobContent, BlobStore, MemoryStore, StoreError, StoredBlob, VerifyingReader};
+use crate::{BlobContent, BlobStore, MemoryStore, StoreError, StoredBlob, VerifyingReader};
 
 /// Kinds of store calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

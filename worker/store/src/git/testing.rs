@@ -7,7 +7,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::spec::eval::CommitBundle;
 
 use super::{Git, bundle};
-use crate::store::BlobStore;
+use crate::BlobStore;
 
 /// A repository with a work tree, in a temporary directory.
 #[derive(Debug)]

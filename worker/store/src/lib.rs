@@ -1,4 +1,9 @@
-//! Blob stores: immutable bytes named by their SHA-256.
+//! Blobs, archives and git repositories, and what a process owns on its host.
+//!
+//! * the root: blob stores, immutable bytes named by their SHA-256, behind one contract ([`BlobStore`])
+//! * [`archive`]: deterministic tar archives of directories, and safe reading of hostile ones
+//! * [`git`]: the only place that runs git; bare repositories and bundles
+//! * [`host`]: ownership of resources on a host, proofs of death, worker directories
 //!
 //! # Requirements for every implementation
 //! * A blob that [`BlobStore::put_file`] or [`BlobStore::put_bytes`] returned is durable and
@@ -12,17 +17,22 @@
 //!   keeps what a run has just stored.
 
 mod age;
+pub mod archive;
 mod cache;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
 mod copy;
 pub mod fs;
+pub mod git;
+pub mod host;
 mod identity;
 mod json;
 mod memory;
 #[cfg(feature = "s3")]
 pub mod s3;
 mod s3_location;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod url;
 mod verify;
 
@@ -225,7 +235,7 @@ pub enum BlobContent {
 
 impl BlobContent {
     /// A local file, with its digest if that is known.
-    pub(crate) fn of_file(file: PathBuf, media_type: MediaType, digest: Option<Digest>) -> Self {
+    pub fn of_file(file: PathBuf, media_type: MediaType, digest: Option<Digest>) -> Self {
         match digest {
             Some(digest) => Self::HashedFile(file, media_type, digest),
             None => Self::File(file, media_type),

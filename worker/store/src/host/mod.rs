@@ -16,8 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
 
 pub use self::owner::{DeadOwners, Owner};
-#[cfg(all(feature = "process", target_os = "linux"))]
-pub(crate) use self::process::start_ticks;
+pub use self::process::start_ticks;
 pub use self::worker_dir::{WorkerDir, WorkerDirError};
 
 /// Name of the lock in a worker directory.

@@ -11,7 +11,7 @@ use rollout_protocol::digest::Digest;
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::{ArchiveError, ArchiveLimits, ArchiveReport, extract};
-use crate::store::{BlobStore, StoreError};
+use crate::{BlobStore, StoreError};
 
 /// Why an archive in a blob store cannot be extracted.
 #[derive(Debug, thiserror::Error)]

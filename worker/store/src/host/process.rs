@@ -84,8 +84,8 @@ fn proc_matches_own_namespace() -> bool {
         .is_ok_and(|link| link.to_str() == Some(&std::process::id().to_string()))
 }
 
-/// Start time of a process in ticks since boot.
-pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
+/// Start time of a process in ticks since boot; `None` if it cannot be read.
+pub fn start_ticks(pid: u32) -> Option<u64> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     // The program's name may contain anything, even parentheses and line breaks.
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;

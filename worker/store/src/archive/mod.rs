@@ -41,21 +41,21 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
 
 pub use self::blob::{ExtractBlobError, extract_blob};
-pub(crate) use self::blocking_reader::with_reader;
+pub use self::blocking_reader::with_reader;
 pub use self::copy_file::copy_file;
 pub use self::exclude::ExcludePatterns;
 pub use self::extract::{extract, extract_faithful, extract_trusted};
 pub use self::join::join;
 pub use self::pack::{FilterDecision, pack, pack_directory};
 pub use self::path::{ArchivePath, InvalidArchivePath, link_stays_inside};
-pub(crate) use self::read::MemberReader;
+pub use self::read::MemberReader;
 pub use self::read::{ArchiveMember, MemberKind, list};
 pub use self::sanitize::{
     CapturedFile, RootHandling, SanitizeOptions, SanitizeOutcome, SecretMembers, sanitize,
 };
 pub use self::single::{FilePieces, first_file, stream_first_file};
 
-pub(crate) use self::write::ArchiveWriter;
+pub use self::write::ArchiveWriter;
 
 /// Limits on reading an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -229,7 +229,7 @@ pub enum ArchiveError {
 }
 
 impl ArchiveError {
-    pub(crate) fn io(action: &'static str, path: &Path, source: impl Into<std::io::Error>) -> Self {
+    pub fn io(action: &'static str, path: &Path, source: impl Into<std::io::Error>) -> Self {
         Self::Io { action, path: path.to_owned(), source: source.into() }
     }
 }

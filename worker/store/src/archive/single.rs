@@ -86,7 +86,7 @@ mod tests {
     use tar::EntryType;
 
     use super::*;
-    use crate::environment::fake::raw_entry;
+    use crate::testing::raw_entry;
 
     async fn read(kind: EntryType, content: &[u8]) -> CapturedFile {
         let archive = [raw_entry(b"cost", kind, b"/etc/passwd", content), vec![0; 1024]].concat();

@@ -15,7 +15,7 @@ const BUFFER_BYTES: usize = 128 * 1024;
 
 /// Runs `work` on a blocking thread with a reader of `source`. The source is closed when `work`
 /// returns; when this future is dropped, the next read fails, so that `work` returns.
-pub(crate) async fn with_reader<S, T>(
+pub async fn with_reader<S, T>(
     source: S,
     work: impl FnOnce(&mut dyn Read) -> T + Send + 'static,
 ) -> T

@@ -57,7 +57,7 @@ mod tests {
     use tar::EntryType;
 
     use super::*;
-    use crate::environment::fake::raw_entry;
+    use crate::testing::raw_entry;
 
     fn archive() -> Vec<u8> {
         let large = vec![b'x'; 3 * PIECE_BYTES + 7];
