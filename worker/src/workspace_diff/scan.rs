@@ -83,7 +83,7 @@ impl<'a> Scanner<'a> {
         self.buffer = vec![0; BUFFER_BYTES];
         let mut is_first = true;
         loop {
-            let stopped = match members.next() {
+            let stopped = match members.next_member() {
                 Ok(None) => break,
                 Ok(Some(member)) => {
                     if is_first && member.kind != MemberKind::Directory {

@@ -28,7 +28,7 @@ where
         let mut members = MemberReader::new(reader, limits);
         let mut found = false;
         // To the end: only there a store finds that the content is damaged.
-        while let Some(member) = members.next()? {
+        while let Some(member) = members.next_member()? {
             let is_wanted = member.path.is_ok_and(|found| found.as_ref() == Some(&path));
             if found || !is_wanted || member.kind != MemberKind::File {
                 continue;

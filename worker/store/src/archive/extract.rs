@@ -64,7 +64,7 @@ where
         let mut members = MemberReader::new(reader, limits);
         let mut report = ArchiveReport::default();
         loop {
-            match members.next() {
+            match members.next_member() {
                 Ok(Some(member)) => target.extract_member(&member, &mut members, &mut report)?,
                 Ok(None) => break,
                 Err(cut) => report.cut = Some(cut),
@@ -96,7 +96,7 @@ where
     blocking_reader::with_reader(source, move |reader| {
         let mut target = ExtractTarget::open(into, true)?;
         let mut members = MemberReader::new(reader, limits);
-        while let Some(member) = members.next().map_err(|cut| untrusted(&cut))? {
+        while let Some(member) = members.next_member().map_err(|cut| untrusted(&cut))? {
             target.extract_trusted_member(&member, &mut members)?;
         }
         Ok(())

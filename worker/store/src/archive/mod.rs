@@ -229,6 +229,7 @@ pub enum ArchiveError {
 }
 
 impl ArchiveError {
+    /// A failed action, as an infinitive, on a path.
     pub fn io(action: &'static str, path: &Path, source: impl Into<std::io::Error>) -> Self {
         Self::Io { action, path: path.to_owned(), source: source.into() }
     }

@@ -65,7 +65,7 @@ where
     blocking_reader::with_reader(source, move |reader| {
         let mut members = MemberReader::new(reader, limits);
         let mut found = Vec::new();
-        while let Some(member) = members.next()? {
+        while let Some(member) = members.next_member()? {
             found.push(member);
         }
         Ok(found)
@@ -97,6 +97,7 @@ struct MemberExtensions {
 }
 
 impl<R: Read> MemberReader<R> {
+    /// Members of an archive, within limits.
     pub fn new(reader: R, limits: ArchiveLimits) -> Self {
         let (entries, bytes, extension_bytes) = (0, 0, 0);
         let (refused, remaining, padding) = (None, 0, 0);
@@ -104,7 +105,10 @@ impl<R: Read> MemberReader<R> {
     }
 
     /// The next member; unread content of the current one is skipped.
-    pub fn next(&mut self) -> Result<Option<ArchiveMember>, ArchiveTruncation> {
+    ///
+    /// # Errors
+    /// Where the archive ends too early, or exceeds a limit.
+    pub fn next_member(&mut self) -> Result<Option<ArchiveMember>, ArchiveTruncation> {
         self.skip(self.remaining + self.padding)?;
         (self.remaining, self.padding) = (0, 0);
         let mut extensions = MemberExtensions::default();

@@ -104,7 +104,7 @@ where
         let mut members = MemberReader::new(reader, options.limits);
         let mut copy = Sanitizer::new(to, options);
         loop {
-            match members.next() {
+            match members.next_member() {
                 Ok(Some(member)) => copy.next(&member, &mut members),
                 Ok(None) => break,
                 Err(cut) => copy.truncate(cut, members.refused_member()),

@@ -55,7 +55,7 @@ fn read_first(
     mut take: impl FnMut(&[u8]),
 ) -> Result<(), CapturedFile> {
     let mut members = MemberReader::new(reader, ArchiveLimits { entries: 1, bytes: max_bytes });
-    let member = match members.next() {
+    let member = match members.next_member() {
         Ok(Some(member)) => member,
         Ok(None) => return Err(CapturedFile::Missing),
         Err(ArchiveTruncation::Bytes(_)) => {

@@ -28,6 +28,7 @@ pub struct ArchiveWriter<W> {
 pub(super) struct ArchivePosition(DigestHasher, u64, u64);
 
 impl<W: Write> ArchiveWriter<W> {
+    /// An archive without members yet.
     pub fn new(writer: W) -> Self {
         Self { writer, hasher: DigestHasher::default(), size_bytes: 0, entries: 0 }
     }

@@ -265,6 +265,6 @@ fn long_name_extension_above_limit_is_bad_path() {
     block(&mut bytes, b"x", b'0', 0, b"", b"");
     bytes.write_all(&[0; 1024]).expect("written");
     let mut members = read::MemberReader::new(&bytes[..], SMALL);
-    let member = members.next().expect("readable").expect("a member");
+    let member = members.next_member().expect("readable").expect("a member");
     assert_eq!(member.path, Err(InvalidArchivePath::Long));
 }
