@@ -99,7 +99,13 @@ impl<'a> RemoteHost<'a> {
     pub(crate) fn parse(url: &'a str) -> Option<Self> {
         let (scheme, authority, is_url) = match url.split_once("://") {
             Some((scheme, rest)) => {
-                (scheme, rest.split(['/', '?', '#']).next().unwrap_or(rest), true)
+                let authority = rest.split('/').next().unwrap_or(rest);
+                // Some read `h#@other/r` as `other`, and others as `h`.
+                let end = authority.find(['?', '#']).unwrap_or(authority.len());
+                if authority[end..].contains('@') {
+                    return None;
+                }
+                (scheme, &authority[..end], true)
             }
             None => ("ssh", url.split_once(':')?.0, false),
         };
@@ -155,6 +161,8 @@ mod tests {
             ("http://[h]/x", None),
             ("http://127.0.0.1\\@h/x", None),
             ("http://a@b@h/x", None),
+            ("http://h#@other/x", None),
+            ("http://h?@other/x", None),
             ("http://h%2e/x", None),
             ("http://h:x/x", None),
             ("http:///x", None),
