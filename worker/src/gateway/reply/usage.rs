@@ -16,21 +16,29 @@ pub(super) struct UsageCounts {
     excludes_cache: bool,
     /// Whether the output excludes reasoning.
     excludes_reasoning: bool,
+    /// Whether a count that belongs to the input or the output is none, so that both are unknown.
+    is_unreadable: bool,
 }
 
 impl UsageCounts {
     /// Takes the `usage` of an OpenAI completion, or of a part of it.
     pub(super) fn take_openai(&mut self, usage: &Value) {
-        set(&mut self.input, usage, "/prompt_tokens");
-        set(&mut self.output, usage, "/completion_tokens");
+        let readable = [
+            set(&mut self.input, usage, "/prompt_tokens"),
+            set(&mut self.output, usage, "/completion_tokens"),
+        ];
+        self.is_unreadable |= readable.contains(&false);
         set(&mut self.cached, usage, "/prompt_tokens_details/cached_tokens");
         set(&mut self.reasoning, usage, "/completion_tokens_details/reasoning_tokens");
     }
 
     /// Takes the `usage` of an OpenAI response.
     pub(super) fn take_responses(&mut self, usage: &Value) {
-        set(&mut self.input, usage, "/input_tokens");
-        set(&mut self.output, usage, "/output_tokens");
+        let readable = [
+            set(&mut self.input, usage, "/input_tokens"),
+            set(&mut self.output, usage, "/output_tokens"),
+        ];
+        self.is_unreadable |= readable.contains(&false);
         set(&mut self.cached, usage, "/input_tokens_details/cached_tokens");
         set(&mut self.reasoning, usage, "/output_tokens_details/reasoning_tokens");
     }
@@ -38,27 +46,33 @@ impl UsageCounts {
     /// Takes the `usage` of an Anthropic message, or of a part of it. Its input excludes what the
     /// cache holds.
     pub(super) fn take_anthropic(&mut self, usage: &Value) {
-        set(&mut self.input, usage, "/input_tokens");
-        set(&mut self.output, usage, "/output_tokens");
-        set(&mut self.cached, usage, "/cache_read_input_tokens");
-        set(&mut self.created, usage, "/cache_creation_input_tokens");
+        let readable = [
+            set(&mut self.input, usage, "/input_tokens"),
+            set(&mut self.output, usage, "/output_tokens"),
+            set(&mut self.cached, usage, "/cache_read_input_tokens"),
+            set(&mut self.created, usage, "/cache_creation_input_tokens"),
+        ];
+        self.is_unreadable |= readable.contains(&false);
         self.excludes_cache = true;
     }
 
     /// Takes the `usageMetadata` of Gemini. Its output excludes reasoning, and its prompt excludes
     /// the results of tools that the server ran.
     pub(super) fn take_gemini(&mut self, usage: &Value) {
-        set(&mut self.input, usage, "/promptTokenCount");
-        set(&mut self.output, usage, "/candidatesTokenCount");
+        let readable = [
+            set(&mut self.input, usage, "/promptTokenCount"),
+            set(&mut self.output, usage, "/candidatesTokenCount"),
+            set(&mut self.reasoning, usage, "/thoughtsTokenCount"),
+            set(&mut self.tool_results, usage, "/toolUsePromptTokenCount"),
+        ];
+        self.is_unreadable |= readable.contains(&false);
         set(&mut self.cached, usage, "/cachedContentTokenCount");
-        set(&mut self.reasoning, usage, "/thoughtsTokenCount");
-        set(&mut self.tool_results, usage, "/toolUsePromptTokenCount");
         self.excludes_reasoning = true;
     }
 
-    /// The counts, if there are any.
+    /// The counts, if there are any, and if each of them is a count.
     pub(super) fn finish(self) -> Option<TokenUsage> {
-        if self.input.is_none() && self.output.is_none() {
+        if self.is_unreadable || (self.input.is_none() && self.output.is_none()) {
             return None;
         }
         let cached_input = self.cached.unwrap_or_default();
@@ -78,9 +92,12 @@ impl UsageCounts {
     }
 }
 
-/// Replaces a count by a newer one, if there is one.
-fn set(present: &mut Option<u64>, usage: &Value, path: &str) {
-    *present = usage.pointer(path).and_then(Value::as_u64).or(*present);
+/// Replaces a count by a newer one, if there is one. False if something else is in its place.
+fn set(present: &mut Option<u64>, usage: &Value, path: &str) -> bool {
+    let Some(value) = usage.pointer(path).filter(|value| !value.is_null()) else { return true };
+    let newer = value.as_u64();
+    *present = newer.or(*present);
+    newer.is_some()
 }
 
 #[cfg(test)]
@@ -88,6 +105,24 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn usage_with_something_else_than_a_count_is_unknown() {
+        for output in [json!(-5), json!(0.5), json!("7"), json!([7])] {
+            let mut openai = UsageCounts::default();
+            openai.take_openai(&json!({"prompt_tokens": 9, "completion_tokens": output}));
+            assert!(openai.finish().is_none(), "{output}");
+            let mut gemini = UsageCounts::default();
+            gemini.take_gemini(&json!({"promptTokenCount": 9, "thoughtsTokenCount": output}));
+            assert!(gemini.finish().is_none(), "{output}");
+        }
+        let mut openai = UsageCounts::default();
+        let details = json!({"cached_tokens": "some"});
+        openai.take_openai(&json!({
+            "prompt_tokens": 9, "completion_tokens": null, "prompt_tokens_details": details,
+        }));
+        assert_eq!(openai.finish().map(|usage| (usage.input, usage.output)), Some((9, 0)));
+    }
 
     #[test]
     fn usage_input_includes_cache_and_output_includes_reasoning_in_all_dialects() {
