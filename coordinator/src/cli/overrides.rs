@@ -274,8 +274,11 @@ impl JobArgs {
     }
 
     fn datasets(&self) -> Vec<CliSetting> {
-        let path =
-            |dir: &String| CliSetting::dataset(&format!("-p {dir}"), CliDataset::Path(dir.clone()));
+        let path = |dir: &String| {
+            // It may be the address of a repository by mistake.
+            let shown = crate::config::without_secrets(dir);
+            CliSetting::dataset(&format!("-p {shown}"), CliDataset::Path(dir.clone()))
+        };
         let repository = |url: &String| {
             let shown = crate::config::without_secrets(url);
             CliSetting::dataset(&format!("--repo {shown}"), CliDataset::Repository(url.clone()))

@@ -245,7 +245,8 @@ impl DatasetResolver<'_> {
         location: &SourceLocation,
     ) -> Option<discover::Discovery> {
         let path = self.job.base_dir().join(written);
-        let shown = format!("`{}`", shown(&path));
+        // The address of a repository may have been given as a path.
+        let shown = format!("`{}`", without_secrets(&shown(&path).to_string()));
         match discover::discover(&path) {
             Ok(found) if found.tasks.is_empty() => {
                 let expected = "sub-directories with a task.toml";
