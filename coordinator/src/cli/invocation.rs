@@ -210,6 +210,11 @@ mod tests {
             (kept, shown(&left_out)),
             (words("--ae B=${B}"), vec!["--agent-env A".to_owned()])
         );
+        let all = "--repo https://me:pw@h/a --registry=https://t@h/r.json --repo https://me:pw@h/b";
+        let (kept, left_out) = without_secrets(words(&format!("{all} --repo git@h:c")));
+        assert_eq!(kept, words("--repo git@h:c"));
+        let expected = ["--repo https://h/a", "--registry https://h/r.json", "--repo https://h/b"];
+        assert_eq!(shown(&left_out), expected);
     }
 
     #[test]
