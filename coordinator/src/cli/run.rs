@@ -1,5 +1,6 @@
 //! `rollout run`.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -25,7 +26,17 @@ use crate::plan::{self, PreparedJob};
 use crate::results::report::JobResult;
 
 /// Runs the command.
-pub(super) async fn run(mut args: RunArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+pub(super) async fn run(args: RunArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    let words = with_run(std::env::args_os().collect());
+    Box::pin(run_words(args, words, printer)).await
+}
+
+/// Runs the command of a command line.
+async fn run_words(
+    mut args: RunArgs,
+    words: Vec<OsString>,
+    printer: &Printer,
+) -> Result<ExitCode, CliError> {
     executor::resolve(&mut args)?;
     if args.executor.has_api_server() {
         if args.again.is_some() {
@@ -33,7 +44,7 @@ pub(super) async fn run(mut args: RunArgs, printer: &Printer) -> Result<ExitCode
                         serve` would begin a new run";
             return Err(CliError::usage(what).hint("leave out `--remote-endpoint`"));
         }
-        remote_api::check_options(with_run(std::env::args_os().collect()))?;
+        remote_api::check_options(words)?;
     }
     let args = Arc::new(args);
     let read = Arc::clone(&args);
@@ -49,7 +60,7 @@ pub(super) async fn run(mut args: RunArgs, printer: &Printer) -> Result<ExitCode
         printer.json(&job_document(&prepared.job))?;
         return Ok(ExitCode::Success);
     }
-    // Also of a dry run, which is to say what the run would.
+    // A dry run refuses such a job as well: it says what the run would do.
     if args.executor.has_api_server() {
         remote_api::check_job(&prepared.job)?;
     }
@@ -283,11 +294,11 @@ mod tests {
         let job = job.to_str().expect("text");
         for dry in [&["--dry-run"][..], &[]] {
             let words = ["rollout", "run", job, "--remote-endpoint", "http://127.0.0.1:1"];
-            let words = words.iter().chain(dry);
-            let Command::Run(args) = Cli::try_parse_from(words).expect("valid").command else {
+            let words: Vec<OsString> = words.iter().chain(dry).map(OsString::from).collect();
+            let Command::Run(args) = Cli::try_parse_from(&words).expect("valid").command else {
                 panic!("not a run");
             };
-            let ran = Box::pin(run(*args, &Printer::from_environment(true))).await;
+            let ran = Box::pin(run_words(*args, words, &Printer::from_environment(true))).await;
             let refused = ran.expect_err("the server has its own directory");
             assert_eq!(refused.code, ExitCode::Usage, "{dry:?}");
             assert!(refused.message.contains("`jobs_dir`"), "{dry:?}: {}", refused.message);
