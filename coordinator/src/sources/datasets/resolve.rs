@@ -414,7 +414,8 @@ impl DatasetResolver<'_> {
         let origin = Origin::new(url, base);
         let path = origin.path().filter(|_| self.host.bounds(base) != SourceBounds::Host)?;
         let url = without_secrets(url);
-        (!path.is_dir()).then(|| format!("the `git_url` {url:?} in the registry: no directory"))
+        (!path.is_dir())
+            .then(|| format!("the `git_url` {url:?} in the registry, which is no directory"))
     }
 
     /// Why a job may not use a task beside a registry of this host.
