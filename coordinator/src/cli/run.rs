@@ -11,7 +11,7 @@ use rollout_protocol::exit::ExitCode;
 use super::args::{RunArgs, with_run};
 use super::error::CliError;
 use super::hint_command::{self, HintedRun, RunAction};
-use super::invocation::Invocation;
+use super::invocation::{Invocation, without_session_options};
 use super::output::Printer;
 use super::remote_api::ServerSubmission;
 use super::{dry_run, env_file, executor, logging, remote_api, run_place, store_url, traces};
@@ -86,9 +86,30 @@ async fn run_words(
     } else {
         let session = args.again.as_ref().map(|_| args.session_options.as_slice());
         let run = HintedRun::of_session(prepared.job.run_dir(), session);
+        let refused = unopened(&args, &prepared.job);
         let ended = Box::pin(start(prepared, &args, &run, screen, printer)).await;
-        ended.map_err(|error| error.for_run(&run))
+        ended.map_err(|error| match error.code {
+            // Such a session ends before it opens the run, which keeps its former options.
+            ExitCode::PlanMismatch => match refused {
+                Some(run) => error.for_run(&run),
+                None => error,
+            },
+            _ => error.for_run(&run),
+        })
     }
+}
+
+/// The run of a session that ends before it opens it: its next session needs the options of this one,
+/// also the consent to changes. `None` if the options of this one are other ones than those of the
+/// run, not further ones.
+fn unopened(args: &RunArgs, job: &Job) -> Option<HintedRun> {
+    let directory = job.run_dir();
+    let mut options = match args.again {
+        Some(_) => without_session_options(args.session_options.clone()),
+        None => invocation(args, job)?.further_than(&Invocation::read(&directory).ok()?)?,
+    };
+    options.extend(args.accept_changed.then(|| "--accept-changed".to_owned()));
+    Some(HintedRun::Session { directory, options })
 }
 
 async fn start(
@@ -102,7 +123,8 @@ async fn start(
     let mut sinks = printer.sinks(screen, true, args.json);
     let traces = traces::for_run(&mut sinks);
     let _monitoring = args.listen.for_run(&mut sinks, &traces).await?;
-    let invocation = invocation(args, &job);
+    let invocation =
+        invocation(args, &job).and_then(|invocation| serde_json::to_value(invocation).ok());
     let request = RunRequest {
         #[cfg(feature = "nats")]
         remote: (args.nats.remote(job.pool.as_deref(), args.unplaceable_timeout)?)
@@ -199,7 +221,7 @@ fn next_step(result: &JobResult, run: &HintedRun) -> Option<String> {
 
 /// The command line of the run, for `rollout retry` and `resume`, which do not replace it. It names
 /// the run, whose name may come from the clock.
-fn invocation(args: &RunArgs, job: &Job) -> Option<serde_json::Value> {
+fn invocation(args: &RunArgs, job: &Job) -> Option<Invocation> {
     let mut invocation = Invocation::of_process(&["run"]).filter(|_| args.again.is_none())?;
     if !args.keys.has_name() {
         invocation.add("--name", &job.name);
@@ -208,7 +230,7 @@ fn invocation(args: &RunArgs, job: &Job) -> Option<serde_json::Value> {
     if let Some(url) = &args.nats.url {
         invocation.add_server(url);
     }
-    serde_json::to_value(invocation).ok()
+    Some(invocation)
 }
 
 fn prepare(args: &RunArgs) -> Result<PreparedJob, CliError> {
