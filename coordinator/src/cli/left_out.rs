@@ -25,11 +25,54 @@ const ADDRESS_OPTIONS: [&[&str]; 5] = [
 
 /// Variables that the shell or the login sets, sorted: their value in a shell is not the one that a
 /// user gave a run.
-const VARIABLES_OF_SHELL: [&str; 33] = [
-    "CDPATH", "COLUMNS", "ENV", "EUID", "GROUPS", "HOME", "HOSTNAME", "IFS", "LANG", "LINENO",
-    "LINES", "LOGNAME", "MAIL", "OLDPWD", "OPTARG", "OPTERR", "OPTIND", "PATH", "PPID", "PS1",
-    "PS2", "PS3", "PS4", "PWD", "RANDOM", "SECONDS", "SHELL", "SHLVL", "TERM", "TMPDIR", "UID",
-    "USER", "_",
+const VARIABLES_OF_SHELL: &[&str] = &[
+    "CDPATH",
+    "COLUMNS",
+    "DIRSTACK",
+    "ENV",
+    "EPOCHREALTIME",
+    "EPOCHSECONDS",
+    "EUID",
+    "FUNCNAME",
+    "GROUPS",
+    "HOME",
+    "HOST",
+    "HOSTNAME",
+    "HOSTTYPE",
+    "IFS",
+    "LANG",
+    "LINENO",
+    "LINES",
+    "LOGNAME",
+    "MACHTYPE",
+    "MAIL",
+    "OLDPWD",
+    "OPTARG",
+    "OPTERR",
+    "OPTIND",
+    "OSTYPE",
+    "PATH",
+    "PIPESTATUS",
+    "PPID",
+    "PROMPT",
+    "PS1",
+    "PS2",
+    "PS3",
+    "PS4",
+    "PWD",
+    "RANDOM",
+    "SECONDS",
+    "SHELL",
+    "SHELLOPTS",
+    "SHLVL",
+    "SRANDOM",
+    "TERM",
+    "TMPDIR",
+    "UID",
+    "USER",
+    "USERNAME",
+    "_",
+    "path",
 ];
 
 /// Beginnings of names of such variables.
@@ -184,7 +227,25 @@ mod tests {
 
     #[test]
     fn variable_of_the_shell_itself_is_replaced_by_the_user() {
-        for name in ["PATH", "HOME", "PWD", "USER", "SHELL", "IFS", "LC_ALL", "BASH_ENV", "_"] {
+        for name in [
+            "PATH",
+            "HOME",
+            "PWD",
+            "USER",
+            "SHELL",
+            "IFS",
+            "LC_ALL",
+            "BASH_ENV",
+            "_",
+            "OSTYPE",
+            "SHELLOPTS",
+            "SRANDOM",
+            "EPOCHSECONDS",
+            "HOST",
+            "USERNAME",
+            "PROMPT",
+            "path",
+        ] {
             let option = LeftOutOption::of("--ae", &format!("{name}=x")).expect("a value");
             assert_eq!(option.for_shell(), format!("--agent-env {name}=VALUE"));
             let need = format!(
@@ -192,7 +253,7 @@ mod tests {
             );
             assert_eq!(option.need(), need);
         }
-        for name in ["PATHS", "MY_PATH", "path"] {
+        for name in ["PATHS", "MY_PATH", "paths"] {
             let option = LeftOutOption::of("--ae", &format!("{name}=x")).expect("a value");
             assert_eq!(option.for_shell(), format!("--agent-env \"{name}=${{{name}:?}}\""));
         }
