@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::error::CliError;
 use super::harbor_options::HarborOptions;
-use crate::config::{CliDataset, CliSetting, read_extra_instruction, units};
+use crate::config::{CliDataset, CliSetting, read_extra_instruction, units, without_secrets};
 
 /// Keys of the job on the command line. They override the job file or replace it.
 #[derive(Debug, Default, Args)]
@@ -268,7 +268,8 @@ impl JobArgs {
             ("--dialect", "dialect", &self.dialect),
         ] {
             if let Some(value) = value {
-                settings.push(CliSetting::each_model(&format!("{flag} {value}"), key, value));
+                let shown = without_secrets(value);
+                settings.push(CliSetting::each_model(&format!("{flag} {shown}"), key, value));
             }
         }
     }
@@ -276,11 +277,11 @@ impl JobArgs {
     fn datasets(&self) -> Vec<CliSetting> {
         let path = |dir: &String| {
             // It may be the address of a repository by mistake.
-            let shown = crate::config::without_secrets(dir);
+            let shown = without_secrets(dir);
             CliSetting::dataset(&format!("-p {shown}"), CliDataset::Path(dir.clone()))
         };
         let repository = |url: &String| {
-            let shown = crate::config::without_secrets(url);
+            let shown = without_secrets(url);
             CliSetting::dataset(&format!("--repo {shown}"), CliDataset::Repository(url.clone()))
         };
         let registered = |text: &String| {

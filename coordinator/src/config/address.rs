@@ -72,14 +72,14 @@ fn login_starts(url: &str) -> Vec<LoginStart> {
         let slash = from + found;
         let slashes = url[slash..].len() - url[slash..].trim_start_matches(['/', '\\']).len();
         from = slash + slashes;
-        let before = url[..slash].trim_end().to_ascii_lowercase();
-        let has_colon = before.ends_with(':') || before.ends_with("%3a");
+        let before = url[..slash].trim_end();
+        let has_colon = before.ends_with(':') || ends_with_word(before, "%3a");
         if !has_colon && slashes < 2 {
             continue;
         }
-        let is_known = LOGIN_SCHEMES.iter().any(|scheme| before.ends_with(scheme));
+        let is_known = LOGIN_SCHEMES.iter().any(|scheme| ends_with_word(before, scheme));
         // A third slash begins the path of a file.
-        let at = if before == "file:" { slash + slashes.min(2) } else { from };
+        let at = if before.eq_ignore_ascii_case("file:") { slash + slashes.min(2) } else { from };
         starts.push(LoginStart { at, has_scheme: has_colon && (slashes > 1 || is_known) });
     }
     starts.push(LoginStart { at: 0, has_scheme: false });
@@ -89,7 +89,15 @@ fn login_starts(url: &str) -> Vec<LoginStart> {
 /// The place of the user of an address, and of the password after a colon; an `@` follows it. Too much
 /// rather than too little: readers differ on where `?`, `#` and a backslash end it.
 pub(super) fn login(url: &str) -> Option<Range<usize>> {
-    login_starts(url).into_iter().find_map(|start| login_at(url, &start))
+    let last = url.rfind('@')?;
+    let mut starts = login_starts(url).into_iter().filter(|start| start.at <= last);
+    starts.find_map(|start| login_at(url, &start))
+}
+
+/// Whether a text ends with a word of ASCII, in upper or lower case.
+fn ends_with_word(text: &str, word: &str) -> bool {
+    let start = text.len().checked_sub(word.len());
+    start.is_some_and(|start| text.as_bytes()[start..].eq_ignore_ascii_case(word.as_bytes()))
 }
 
 fn login_at(url: &str, start: &LoginStart) -> Option<Range<usize>> {
