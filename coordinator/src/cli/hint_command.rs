@@ -409,6 +409,10 @@ mod tests {
         );
         assert_eq!(given.needs.len(), 3, "{given}");
         // What holds once is not repeated after a session.
+        let repository =
+            command(&directory("jobs/demo"), &failed, &["--repo", "https://me:TOKEN@h/r", "-q"]);
+        assert_eq!(repository.line, "rollout retry jobs/demo --failed -- -q --repo URL");
+        assert_eq!(repository.needs, ["with https://h/r and its login in place of URL"]);
         let options = ["-n", "4", "--force", "--accept-changed"].map(str::to_owned);
         let session = HintedRun::of_session("jobs/demo".into(), Some(options.as_slice()));
         let next = command(&session, &failed, &[]);

@@ -102,6 +102,21 @@ impl Invocation {
         }
     }
 
+    /// The options that it has besides those of an earlier command line; `None` if it has other ones.
+    pub(super) fn further_than(&self, earlier: &Self) -> Option<Vec<String>> {
+        if self.command != earlier.command || self.left_out != earlier.left_out {
+            return None;
+        }
+        let (all, known) = (&self.arguments, &earlier.arguments);
+        let same = all.iter().zip(known).take_while(|(word, known)| word == known).count();
+        let end = all.len().checked_sub(known.len() - same)?;
+        let further = all.get(same..end)?;
+        // Words that begin within an option are not options themselves.
+        let are_options = further.first().is_none_or(|word| word.starts_with('-'))
+            && further.iter().all(|word| word != "--");
+        (are_options && all[end..] == known[same..]).then(|| further.to_vec())
+    }
+
     /// The whole command line, with further options.
     pub(super) fn words(self, options: Vec<String>) -> Vec<String> {
         let mut words = vec!["rollout".to_owned()];
@@ -210,6 +225,11 @@ mod tests {
             (kept, shown(&left_out)),
             (words("--ae B=${B}"), vec!["--agent-env A".to_owned()])
         );
+        let all = "--repo https://me:pw@h/a --registry=https://t@h/r.json --repo https://me:pw@h/b";
+        let (kept, left_out) = without_secrets(words(&format!("{all} --repo git@h:c")));
+        assert_eq!(kept, words("--repo git@h:c"));
+        let expected = ["--repo https://h/a", "--registry https://h/r.json", "--repo https://h/b"];
+        assert_eq!(shown(&left_out), expected);
     }
 
     #[test]
@@ -233,6 +253,23 @@ mod tests {
         assert_eq!(invocation.arguments, words("-q --tree-run-id=x -- t.yaml"));
         let again = words("rollout tree run -q --tree-run-id=x --json -- t.yaml");
         assert_eq!(invocation.words(words("--json")), again);
+    }
+
+    #[test]
+    fn further_options_are_those_that_an_earlier_command_line_lacks() {
+        for (given, earlier, further) in [
+            ("j --name=x", "j --name=x", Some("")),
+            ("j -q -n 4 --name=x", "j --name=x", Some("-q -n 4")),
+            ("-n 4 j --name=x", "j --name=x", Some("-n 4")),
+            ("j -a x -a y", "j -a x", Some("-a y")),
+            ("j -a y -a x", "j -a x", None),
+            ("j --name=x", "j -q --name=x", None),
+            ("other --name=x", "j --name=x", None),
+            ("j --ae A=1", "j", None),
+        ] {
+            let found = invocation(given).further_than(&invocation(earlier));
+            assert_eq!(found.map(|words| words.join(" ")).as_deref(), further, "{given}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::output::quoted;
+use crate::config::without_secrets;
 
 /// Options that set a variable, each with its alias.
 const VARIABLE_OPTIONS: [(&str, &str); 2] = [("--agent-env", "--ae"), ("--verifier-env", "--ve")];
@@ -10,29 +11,89 @@ const VARIABLE_OPTIONS: [(&str, &str); 2] = [("--agent-env", "--ae"), ("--verifi
 /// Options with the address of a server.
 const SERVER_OPTIONS: [&str; 2] = ["--nats", "--remote-endpoint"];
 
+/// Option with the address of a repository, which may be given several times.
+const REPOSITORY_OPTION: &str = "--repo";
+
+/// Other options with an address, which may have a login, each with its aliases.
+const ADDRESS_OPTIONS: [&[&str]; 5] = [
+    &[REPOSITORY_OPTION],
+    &["--registry", "--registry-path", "--registry-url"],
+    &["--base-url"],
+    &["--store"],
+    &["--sink"],
+];
+
 /// Variables that the shell or the login sets, sorted: their value in a shell is not the one that a
 /// user gave a run.
-const VARIABLES_OF_SHELL: [&str; 33] = [
-    "CDPATH", "COLUMNS", "ENV", "EUID", "GROUPS", "HOME", "HOSTNAME", "IFS", "LANG", "LINENO",
-    "LINES", "LOGNAME", "MAIL", "OLDPWD", "OPTARG", "OPTERR", "OPTIND", "PATH", "PPID", "PS1",
-    "PS2", "PS3", "PS4", "PWD", "RANDOM", "SECONDS", "SHELL", "SHLVL", "TERM", "TMPDIR", "UID",
-    "USER", "_",
+const VARIABLES_OF_SHELL: &[&str] = &[
+    "CDPATH",
+    "COLUMNS",
+    "DIRSTACK",
+    "ENV",
+    "EPOCHREALTIME",
+    "EPOCHSECONDS",
+    "EUID",
+    "FUNCNAME",
+    "GROUPS",
+    "HOME",
+    "HOST",
+    "HOSTNAME",
+    "HOSTTYPE",
+    "IFS",
+    "LANG",
+    "LINENO",
+    "LINES",
+    "LOGNAME",
+    "MACHTYPE",
+    "MAIL",
+    "OLDPWD",
+    "OPTARG",
+    "OPTERR",
+    "OPTIND",
+    "OSTYPE",
+    "PATH",
+    "PIPESTATUS",
+    "PPID",
+    "PROMPT",
+    "PS1",
+    "PS2",
+    "PS3",
+    "PS4",
+    "PWD",
+    "RANDOM",
+    "SECONDS",
+    "SHELL",
+    "SHELLOPTS",
+    "SHLVL",
+    "SRANDOM",
+    "TERM",
+    "TMPDIR",
+    "UID",
+    "USER",
+    "USERNAME",
+    "_",
+    "path",
 ];
 
 /// Beginnings of names of such variables.
 const PREFIXES_OF_SHELL: [&str; 3] = ["BASH", "HIST", "LC_"];
 
-/// An option whose value is not kept: `--nats`, or with its variable, `--agent-env=KEY`.
+/// An option whose value is not kept: `--nats`, or with its variable, `--agent-env=KEY`, or with its
+/// address without the login, `--repo=https://host/repository`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct LeftOutOption(String);
 
 impl LeftOutOption {
-    /// The option without its value, if that may be a secret.
+    /// The option without its value, or without the secret in it, if that may have one.
     pub(super) fn of(option: &str, value: &str) -> Option<Self> {
         if SERVER_OPTIONS.contains(&option) {
             // A server's address may have a password in it.
             return value.contains('@').then(|| Self(option.to_owned()));
+        }
+        if let Some(option) = address_option(option) {
+            let shown = without_secrets(value);
+            return (shown != value).then(|| Self(format!("{option}={shown}")));
         }
         let (option, _) = VARIABLE_OPTIONS.iter().find(|names| is_either(option, names))?;
         match value.split_once('=') {
@@ -50,6 +111,7 @@ impl LeftOutOption {
     /// Whether a word is an option whose value may be a secret.
     pub(super) fn is_possible(option: &str) -> bool {
         SERVER_OPTIONS.contains(&option)
+            || address_option(option).is_some()
             || VARIABLE_OPTIONS.iter().any(|names| is_either(option, names))
     }
 
@@ -61,6 +123,11 @@ impl LeftOutOption {
     /// Whether a given option, with its value, replaces it.
     pub(super) fn is_given_by(&self, option: &str, value: &str) -> bool {
         let (own, variable) = self.parts();
+        if let Some(option) = address_option(option) {
+            let is_it = option != REPOSITORY_OPTION
+                || variable.is_none_or(|shown| shown == without_secrets(value));
+            return own == option && is_it;
+        }
         let is_same =
             VARIABLE_OPTIONS.iter().any(|names| is_either(own, names) && is_either(option, names));
         let name = value.split_once('=').map(|(name, _)| name);
@@ -77,6 +144,7 @@ impl LeftOutOption {
     pub(super) fn for_shell(&self) -> String {
         let (option, variable) = self.parts();
         match (&*quoted(option), variable) {
+            (option, _) if address_option(option).is_some() => format!("{option} URL"),
             (option, Some(name)) if is_taken_from_shell(name) => {
                 format!("{option} \"{name}=${{{name}:?}}\"")
             }
@@ -94,6 +162,9 @@ impl LeftOutOption {
     /// The same where the environment has a variable if `is_set` says so.
     fn need_where(&self, is_set: impl Fn(&str) -> bool) -> String {
         match self.parts() {
+            (option, Some(shown)) if address_option(option).is_some() => {
+                format!("with {shown} and its login in place of URL")
+            }
             (_, Some(name)) if !is_taken_from_shell(name) => {
                 let place = format!("with the value of {name} in place of VALUE");
                 match is_shell_name(name) {
@@ -121,6 +192,12 @@ impl LeftOutOption {
 
 /// The step without which a command with `--nats URL` does not work.
 pub(super) const NEEDS_SERVER: &str = "with the address of your NATS server in place of URL";
+
+/// The name of an option with an address.
+fn address_option(option: &str) -> Option<&'static str> {
+    let names = ADDRESS_OPTIONS.iter().find(|names| names.contains(&option))?;
+    names.first().copied()
+}
 
 fn is_either(option: &str, (name, alias): &(&str, &str)) -> bool {
     option == *name || option == *alias
@@ -150,7 +227,25 @@ mod tests {
 
     #[test]
     fn variable_of_the_shell_itself_is_replaced_by_the_user() {
-        for name in ["PATH", "HOME", "PWD", "USER", "SHELL", "IFS", "LC_ALL", "BASH_ENV", "_"] {
+        for name in [
+            "PATH",
+            "HOME",
+            "PWD",
+            "USER",
+            "SHELL",
+            "IFS",
+            "LC_ALL",
+            "BASH_ENV",
+            "_",
+            "OSTYPE",
+            "SHELLOPTS",
+            "SRANDOM",
+            "EPOCHSECONDS",
+            "HOST",
+            "USERNAME",
+            "PROMPT",
+            "path",
+        ] {
             let option = LeftOutOption::of("--ae", &format!("{name}=x")).expect("a value");
             assert_eq!(option.for_shell(), format!("--agent-env {name}=VALUE"));
             let need = format!(
@@ -158,7 +253,7 @@ mod tests {
             );
             assert_eq!(option.need(), need);
         }
-        for name in ["PATHS", "MY_PATH", "path"] {
+        for name in ["PATHS", "MY_PATH", "paths"] {
             let option = LeftOutOption::of("--ae", &format!("{name}=x")).expect("a value");
             assert_eq!(option.for_shell(), format!("--agent-env \"{name}=${{{name}:?}}\""));
         }
@@ -206,6 +301,28 @@ mod tests {
         }
         let earlier = LeftOutOption("--ve".to_owned());
         assert!(earlier.is_given_by("--verifier-env", "A=z"));
+    }
+
+    #[test]
+    fn address_with_a_login_is_left_out_and_the_user_adds_the_login() {
+        let option = LeftOutOption::of("--repo", "https://me:pw@h/r").expect("a login");
+        assert_eq!(option.shown(), "--repo https://h/r");
+        assert_eq!(option.for_shell(), "--repo URL");
+        assert_eq!(option.need(), "with https://h/r and its login in place of URL");
+        for (given, value, expected) in [
+            ("--repo", "https://me:other@h/r", true),
+            ("--repo", "https://me:pw@h/other", false),
+            ("--registry", "https://me:pw@h/r", false),
+        ] {
+            assert_eq!(option.is_given_by(given, value), expected, "{given} {value}");
+        }
+        for name in ["--registry", "--registry-url", "--base-url", "--store", "--sink"] {
+            let option = LeftOutOption::of(name, "https://me:pw@h/r").expect("a login");
+            assert!(!option.shown().contains("pw") && !option.for_shell().contains("pw"));
+            assert!(LeftOutOption::is_possible(name) && option.is_given_by(name, "https://other"));
+            assert_eq!(LeftOutOption::of(name, "https://h/r"), None, "{name}");
+        }
+        assert_eq!(LeftOutOption::of("--repo", "git@h:r"), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::error::CliError;
 use super::harbor_options::HarborOptions;
-use crate::config::{CliDataset, CliSetting, read_extra_instruction, units};
+use crate::config::{CliDataset, CliSetting, read_extra_instruction, units, without_secrets};
 
 /// Keys of the job on the command line. They override the job file or replace it.
 #[derive(Debug, Default, Args)]
@@ -268,16 +268,20 @@ impl JobArgs {
             ("--dialect", "dialect", &self.dialect),
         ] {
             if let Some(value) = value {
-                settings.push(CliSetting::each_model(&format!("{flag} {value}"), key, value));
+                let shown = without_secrets(value);
+                settings.push(CliSetting::each_model(&format!("{flag} {shown}"), key, value));
             }
         }
     }
 
     fn datasets(&self) -> Vec<CliSetting> {
-        let path =
-            |dir: &String| CliSetting::dataset(&format!("-p {dir}"), CliDataset::Path(dir.clone()));
+        let path = |dir: &String| {
+            // It may be the address of a repository by mistake.
+            let shown = without_secrets(dir);
+            CliSetting::dataset(&format!("-p {shown}"), CliDataset::Path(dir.clone()))
+        };
         let repository = |url: &String| {
-            let shown = crate::config::without_secrets(url);
+            let shown = without_secrets(url);
             CliSetting::dataset(&format!("--repo {shown}"), CliDataset::Repository(url.clone()))
         };
         let registered = |text: &String| {

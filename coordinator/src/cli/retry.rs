@@ -68,13 +68,25 @@ fn with_json(mut options: Vec<String>, json: bool) -> Vec<String> {
     options
 }
 
-/// The options of a session and further ones that it lacks.
+/// The options of a session and a further one, with its value if it has one, which replaces that of
+/// the session.
 fn with_further<'a>(given: &'a [String], further: &[&'a str]) -> Vec<&'a str> {
-    let given: Vec<&str> = given.iter().map(String::as_str).collect();
-    match further.first().is_some_and(|first| given.contains(first)) {
-        true => given,
-        false => [given.as_slice(), further].concat(),
+    let mut words = given.iter().map(String::as_str);
+    let [option, _] = further else {
+        let mut all: Vec<&str> = words.collect();
+        all.extend(further.iter().filter(|option| !given.iter().any(|word| word == *option)));
+        return all;
+    };
+    let mut all = Vec::new();
+    while let Some(word) = words.next() {
+        if word == *option {
+            let _replaced = words.next();
+        } else if !invocation::is_option(word, option) {
+            all.push(word);
+        }
     }
+    all.extend(further);
+    all
 }
 
 /// Refuses a selection that a search does not have: what the infrastructure failed in it is pending,
@@ -288,6 +300,18 @@ mod tests {
 
     fn words(text: &str) -> Vec<String> {
         text.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn hint_of_retry_replaces_the_store_that_the_user_gave() {
+        let reopen = selection("--failed");
+        for given in ["-n 4 --store OLD", "--store=OLD -n 4"] {
+            let refused = CliError::new(ExitCode::Failure, "refused")
+                .hint("give its new place with `--store URL`");
+            let hints = for_retry(refused, Path::new("jobs/demo"), &reopen, &words(given)).hints;
+            let expected = "`rollout retry jobs/demo --failed -- -n 4 --store URL`";
+            assert!(hints[1].ends_with(expected), "{hints:?}");
+        }
     }
 
     #[test]

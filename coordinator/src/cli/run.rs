@@ -1,5 +1,6 @@
 //! `rollout run`.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use rollout_protocol::exit::ExitCode;
 use super::args::{RunArgs, with_run};
 use super::error::CliError;
 use super::hint_command::{self, HintedRun, RunAction};
-use super::invocation::Invocation;
+use super::invocation::{Invocation, without_session_options};
 use super::output::Printer;
 use super::remote_api::ServerSubmission;
 use super::{dry_run, env_file, executor, logging, remote_api, run_place, store_url, traces};
@@ -25,7 +26,17 @@ use crate::plan::{self, PreparedJob};
 use crate::results::report::JobResult;
 
 /// Runs the command.
-pub(super) async fn run(mut args: RunArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+pub(super) async fn run(args: RunArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    let words = with_run(std::env::args_os().collect());
+    Box::pin(run_words(args, words, printer)).await
+}
+
+/// Runs the command of a command line.
+async fn run_words(
+    mut args: RunArgs,
+    words: Vec<OsString>,
+    printer: &Printer,
+) -> Result<ExitCode, CliError> {
     executor::resolve(&mut args)?;
     if args.executor.has_api_server() {
         if args.again.is_some() {
@@ -33,7 +44,7 @@ pub(super) async fn run(mut args: RunArgs, printer: &Printer) -> Result<ExitCode
                         serve` would begin a new run";
             return Err(CliError::usage(what).hint("leave out `--remote-endpoint`"));
         }
-        remote_api::check_options(with_run(std::env::args_os().collect()))?;
+        remote_api::check_options(words)?;
     }
     let args = Arc::new(args);
     let read = Arc::clone(&args);
@@ -49,7 +60,7 @@ pub(super) async fn run(mut args: RunArgs, printer: &Printer) -> Result<ExitCode
         printer.json(&job_document(&prepared.job))?;
         return Ok(ExitCode::Success);
     }
-    // Also of a dry run, which is to say what the run would.
+    // A dry run refuses such a job as well: it says what the run would do.
     if args.executor.has_api_server() {
         remote_api::check_job(&prepared.job)?;
     }
@@ -75,9 +86,30 @@ pub(super) async fn run(mut args: RunArgs, printer: &Printer) -> Result<ExitCode
     } else {
         let session = args.again.as_ref().map(|_| args.session_options.as_slice());
         let run = HintedRun::of_session(prepared.job.run_dir(), session);
+        let refused = unopened(&args, &prepared.job);
         let ended = Box::pin(start(prepared, &args, &run, screen, printer)).await;
-        ended.map_err(|error| error.for_run(&run))
+        ended.map_err(|error| match error.code {
+            // Such a session ends before it opens the run, which keeps its former options.
+            ExitCode::PlanMismatch => match refused {
+                Some(run) => error.for_run(&run),
+                None => error,
+            },
+            _ => error.for_run(&run),
+        })
     }
+}
+
+/// The run of a session that ends before it opens it: its next session needs the options of this one,
+/// also the consent to changes. `None` if the options of this one are other ones than those of the
+/// run, not further ones.
+fn unopened(args: &RunArgs, job: &Job) -> Option<HintedRun> {
+    let directory = job.run_dir();
+    let mut options = match args.again {
+        Some(_) => without_session_options(args.session_options.clone()),
+        None => invocation(args, job)?.further_than(&Invocation::read(&directory).ok()?)?,
+    };
+    options.extend(args.accept_changed.then(|| "--accept-changed".to_owned()));
+    Some(HintedRun::Session { directory, options })
 }
 
 async fn start(
@@ -91,7 +123,8 @@ async fn start(
     let mut sinks = printer.sinks(screen, true, args.json);
     let traces = traces::for_run(&mut sinks);
     let _monitoring = args.listen.for_run(&mut sinks, &traces).await?;
-    let invocation = invocation(args, &job);
+    let invocation =
+        invocation(args, &job).and_then(|invocation| serde_json::to_value(invocation).ok());
     let request = RunRequest {
         #[cfg(feature = "nats")]
         remote: (args.nats.remote(job.pool.as_deref(), args.unplaceable_timeout)?)
@@ -188,7 +221,7 @@ fn next_step(result: &JobResult, run: &HintedRun) -> Option<String> {
 
 /// The command line of the run, for `rollout retry` and `resume`, which do not replace it. It names
 /// the run, whose name may come from the clock.
-fn invocation(args: &RunArgs, job: &Job) -> Option<serde_json::Value> {
+fn invocation(args: &RunArgs, job: &Job) -> Option<Invocation> {
     let mut invocation = Invocation::of_process(&["run"]).filter(|_| args.again.is_none())?;
     if !args.keys.has_name() {
         invocation.add("--name", &job.name);
@@ -197,7 +230,7 @@ fn invocation(args: &RunArgs, job: &Job) -> Option<serde_json::Value> {
     if let Some(url) = &args.nats.url {
         invocation.add_server(url);
     }
-    serde_json::to_value(invocation).ok()
+    Some(invocation)
 }
 
 fn prepare(args: &RunArgs) -> Result<PreparedJob, CliError> {
@@ -283,11 +316,11 @@ mod tests {
         let job = job.to_str().expect("text");
         for dry in [&["--dry-run"][..], &[]] {
             let words = ["rollout", "run", job, "--remote-endpoint", "http://127.0.0.1:1"];
-            let words = words.iter().chain(dry);
-            let Command::Run(args) = Cli::try_parse_from(words).expect("valid").command else {
+            let words: Vec<OsString> = words.iter().chain(dry).map(OsString::from).collect();
+            let Command::Run(args) = Cli::try_parse_from(&words).expect("valid").command else {
                 panic!("not a run");
             };
-            let ran = Box::pin(run(*args, &Printer::from_environment(true))).await;
+            let ran = Box::pin(run_words(*args, words, &Printer::from_environment(true))).await;
             let refused = ran.expect_err("the server has its own directory");
             assert_eq!(refused.code, ExitCode::Usage, "{dry:?}");
             assert!(refused.message.contains("`jobs_dir`"), "{dry:?}: {}", refused.message);

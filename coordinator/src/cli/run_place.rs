@@ -232,7 +232,7 @@ pub(super) fn no_run(run_dir: &Path) -> CliError {
     CliError::refused(format!("cannot find the run: no run at {}", run_dir.display())).hint(&hint)
 }
 
-/// The error of a path at which something else is than a run directory.
+/// The error of a path that is not a run directory.
 pub(super) fn not_a_run(path: &Path, missing: &'static str) -> CliError {
     RunViewError::NotRunDirectory { path: path.to_owned(), what: missing }.into()
 }

@@ -53,6 +53,19 @@ fn job_file_without_subcommand_means_run() {
 }
 
 #[test]
+fn address_of_an_option_is_named_without_its_login() {
+    for (words, flag) in [
+        (&["-p", "https://me:word@h/r"][..], "-p https://h/r"),
+        (&["--repo", "https://me:word@h/r"], "--repo https://h/r"),
+        (&["-m", "a/b", "--base-url", "https://me:word@h/v1"], "--base-url https://h/v1"),
+    ] {
+        let run = parse(&[&["rollout", "run", "job.yaml"][..], words].concat()).expect("valid");
+        let settings = format!("{:?}", run.keys.settings().expect("valid"));
+        assert!(settings.contains(&format!("flag: \"{flag}\"")), "{settings}");
+    }
+}
+
+#[test]
 fn run_options_set_keys_of_job_config() {
     let words = "rollout run -p dir -a oracle -k 2 -n 8 -e docker -t a* -t b -x c -l 10 \
                  --set verifier.disable=true --ae KEY=secret --artifact /out -o runs --job-name j";

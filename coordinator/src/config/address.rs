@@ -1,7 +1,12 @@
 //! Addresses of repositories and registries: where they lead, and how they are shown.
 
+use std::ops::Range;
+
 /// Schemes of repositories on other hosts. Everything else may be a path or a command.
 const REMOTE_SCHEMES: [&str; 3] = ["https://", "http://", "ssh://"];
+
+/// Schemes of addresses with a login, also if only one slash follows them.
+const LOGIN_SCHEMES: [&str; 4] = ["http:", "https:", "ssh:", "git:"];
 
 /// The place that the address of a repository leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,42 +49,74 @@ fn is_scp_address(url: &str) -> bool {
 /// Removes the user and password from an address, also from one that programs do not take for an
 /// address. The user of SSH is no secret.
 pub(crate) fn without_secrets(url: &str) -> String {
-    let start = authority_start(url);
-    let Some(login) = login(url) else { return url.to_owned() };
-    let (before, rest) = (&url[..start], &url[start + login.len()..]);
-    if start == 0 || before == "ssh://" {
+    let Some(span) = login(url) else { return url.to_owned() };
+    let (before, login, rest) = (&url[..span.start], &url[span.clone()], &url[span.end..]);
+    if before.is_empty() || before == "ssh://" {
         return format!("{before}{}{rest}", user_of(login));
     }
     format!("{before}{}", &rest[1..])
 }
 
-/// The user of an address, and the password after a colon. In doubt it is too long: readers differ on
-/// where `?`, `#` and a backslash end it.
-fn login(url: &str) -> Option<&str> {
-    let start = authority_start(url);
-    let rest = &url[start..];
-    let authority = rest.split('/').next().unwrap_or(rest);
-    let end = match authority.rfind('@') {
-        Some(at) => at,
-        // The slash is part of the password, where a port would be.
-        None if start > 0 && !has_port(authority) => rest.rfind('@')?,
-        None => return None,
-    };
-    Some(&rest[..end])
+/// The place in an address where a user may begin.
+struct LoginStart {
+    /// The place.
+    at: usize,
+    /// Whether a scheme is before it, so that a user without a password is one too.
+    has_scheme: bool,
 }
 
-/// The place in an address after its scheme, with any number of slashes; 0 without one.
-fn authority_start(url: &str) -> usize {
-    if let Some(at) = url.find("://") {
-        return at + 3;
+/// The places of an address where a user may begin: after a scheme, after slashes, and at its start.
+fn login_starts(url: &str) -> Vec<LoginStart> {
+    let (mut starts, mut from) = (Vec::new(), 0);
+    while let Some(found) = url[from..].find(['/', '\\']) {
+        let slash = from + found;
+        let slashes = url[slash..].len() - url[slash..].trim_start_matches(['/', '\\']).len();
+        from = slash + slashes;
+        let before = url[..slash].trim_end();
+        let has_colon = before.ends_with(':') || ends_with_word(before, "%3a");
+        if !has_colon && slashes < 2 {
+            continue;
+        }
+        let is_known = LOGIN_SCHEMES.iter().any(|scheme| ends_with_word(before, scheme));
+        // A third slash begins the path of a file.
+        let at = if before.eq_ignore_ascii_case("file:") { slash + slashes.min(2) } else { from };
+        starts.push(LoginStart { at, has_scheme: has_colon && (slashes > 1 || is_known) });
     }
-    if let Some(at) = url.to_ascii_lowercase().find("%3a//") {
-        return at + 5;
-    }
-    let Some((scheme, rest)) = url.split_once(':') else { return 0 };
-    let after = rest.trim_start_matches(['/', '\\']);
-    let is_scheme = scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
-    if is_scheme && after.len() < rest.len() { url.len() - after.len() } else { 0 }
+    starts.push(LoginStart { at: 0, has_scheme: false });
+    starts
+}
+
+/// The place of the user of an address, and of the password after a colon; an `@` follows it. Too much
+/// rather than too little: readers differ on where `?`, `#` and a backslash end it.
+pub(super) fn login(url: &str) -> Option<Range<usize>> {
+    let last = url.rfind('@')?;
+    let mut starts = login_starts(url).into_iter().filter(|start| start.at <= last);
+    starts.find_map(|start| login_at(url, &start))
+}
+
+/// Whether a text ends with a word of ASCII, in upper or lower case.
+fn ends_with_word(text: &str, word: &str) -> bool {
+    let start = text.len().checked_sub(word.len());
+    start.is_some_and(|start| text.as_bytes()[start..].eq_ignore_ascii_case(word.as_bytes()))
+}
+
+fn login_at(url: &str, start: &LoginStart) -> Option<Range<usize>> {
+    let rest = &url[start.at..];
+    let authority = rest.split('/').next().unwrap_or(rest);
+    let last = authority.rfind('@');
+    let end = match last {
+        // In `git@host:path@reference` the last one is not that of the user.
+        Some(last) if start.at == 0 => {
+            let of_host = authority.rfind(':').and_then(|colon| authority[..colon].rfind('@'));
+            of_host.unwrap_or(last)
+        }
+        Some(last) => last,
+        // The slash is part of the password, where a port would be.
+        None if start.has_scheme && !has_port(authority) => rest.rfind('@')?,
+        None => return None,
+    };
+    let is_login = start.at == 0 || start.has_scheme || rest[..end].contains(':');
+    is_login.then(|| start.at..start.at + end)
 }
 
 /// Whether a host is followed by a number, or by nothing.
@@ -102,7 +139,8 @@ fn user_of(login: &str) -> &str {
 pub(crate) fn without_secrets_of(url: &str, text: &str) -> String {
     let mut text = text.replace(url, &without_secrets(url));
     let of_http = url.starts_with("http://") || url.starts_with("https://");
-    let Some(login) = login(url).filter(|_| of_http) else { return text };
+    let Some(span) = login(url).filter(|_| of_http) else { return text };
+    let login = &url[span];
     let user = user_of(login);
     for shown in [login, user].into_iter().filter(|shown| !shown.is_empty()) {
         text = text.replace(&format!("://{shown}@"), "://");
@@ -151,6 +189,10 @@ mod tests {
             ("ssh://git@h/r", "ssh://git@h/r"),
             ("ssh://git:pw@h/r", "ssh://git@h/r"),
             ("git@h:r", "git@h:r"),
+            ("git@h:r@v1", "git@h:r@v1"),
+            ("h:/r@v1", "h:/r@v1"),
+            ("/srv//a@b/r", "/srv//a@b/r"),
+            ("file:///a@b/r", "file:///a@b/r"),
             ("/srv/a@b/r", "/srv/a@b/r"),
             ("file:///srv/a@b/r", "file:///srv/a@b/r"),
             ("https://h:1/r@v1", "https://h:1/r@v1"),
@@ -177,6 +219,15 @@ mod tests {
             ("https:\\\\me:pw@h\\r", "https:\\\\h\\r"),
             ("me:pw@h:r", "me@h:r"),
             ("https%3A//me:pw@h/r", "https%3A//h/r"),
+            ("https:///me:pw@h/r", "https:///h/r"),
+            ("https:/token@h/r", "https:/h/r"),
+            ("http//me:pw@h/r", "http//h/r"),
+            ("//me:pw@h/r", "//h/r"),
+            ("https: //me:pw@h/r", "https: //h/r"),
+            ("https://proxy/https://me:pw@h/r", "https://proxy/https://h/r"),
+            ("https://me:p://w@h/r", "https://h/r"),
+            ("/srv/https:/me:pw@h/r", "/srv/https:/h/r"),
+            ("me:pw@h:r@v1", "me@h:r@v1"),
         ] {
             assert_eq!(without_secrets(url), shown, "{url}");
         }

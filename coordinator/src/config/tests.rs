@@ -507,3 +507,19 @@ fn refused_address_of_a_repository_is_shown_without_its_login() {
         assert!(!faults.join("\n").contains("word"), "{faults:?}");
     }
 }
+
+#[test]
+fn odd_address_of_a_repository_is_not_split_in_its_login() {
+    let kept = ["https:/me:word@h/r", "me:word@h:r", "https://me:wo/word@host/r"];
+    for repo in kept.into_iter().chain(["https://me:word@h/r@a~1", "https:///me:word@h/r"]) {
+        let text = format!("agents: [{{name: oracle}}]\ndatasets: [{{repo: '{repo}'}}]\n");
+        let (job, faults) = job_of(&text, &options());
+        assert_eq!(job.is_some() && faults.is_empty(), !repo.ends_with("@a~1"), "{faults:?}");
+        let document = job.map(|job| job_document(&job).to_string()).unwrap_or_default();
+        assert!(!document.contains("word"), "{document}");
+        assert!(!faults.join("\n").contains("word"), "{faults:?}");
+        let refusing = JobOptions { host: HostAccess::Nothing, ..options() };
+        let (_, faults) = job_of(&text, &refusing);
+        assert!(!faults.join("\n").contains("word"), "{faults:?}");
+    }
+}

@@ -221,7 +221,7 @@ fn resolved(path: &Path) -> Option<PathBuf> {
 fn refused(path: &Path) -> String {
     format!(
         "path {}: the operator does not allow it (`--allow-path DIR`, for absolute paths below it)",
-        path.display()
+        without_secrets(&path.display().to_string())
     )
 }
 

@@ -130,6 +130,17 @@ fn unknown_zone_is_named_once_by_servers_which_name_runs_by_local_time() {
 }
 
 #[test]
+fn directory_without_a_run_is_refused_for_that_also_without_its_server() {
+    let project = project().write("jobs/file", "no run");
+    for command in ["resume", "pause"] {
+        let mut command = project.command(&[command, "jobs"]);
+        command.env("ROLLOUT_NATS_URL", "nats://127.0.0.1:1");
+        let ended = project.start(command).wait(DEADLINE).expect_code(ExitCode::Config);
+        assert!(ended.stderr.contains("manifest.json"), "{}", ended.stderr);
+    }
+}
+
+#[test]
 fn text_of_commands_that_read_run_is_as_reviewed() {
     let project = finished();
     for (name, arguments) in [

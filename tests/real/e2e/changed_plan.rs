@@ -71,6 +71,25 @@ fn agent_without_its_results_in_the_plan_is_refused_until_it_is_accepted() {
 }
 
 #[test]
+fn hint_of_a_plan_changed_by_an_option_gives_the_option() {
+    let project = project_with_run("1");
+    let further = ["--timeout-multiplier", "2"];
+    let changed = [&words("oracle")[..], &["-k", "1"], &further].concat();
+    let refused = project.rollout(&changed).wait(DEADLINE).expect_code(ExitCode::PlanMismatch);
+    let hinted = "`rollout retry jobs/x --failed -- --timeout-multiplier 2`";
+    assert!(refused.stderr.contains(hinted), "{}", refused.stderr);
+    // Other options than those of the run are no further ones.
+    let other = [&words("oracle")[..7], &further, &["--name=x", "-k=1"]].concat();
+    let refused = project.rollout(&other).wait(DEADLINE).expect_code(ExitCode::PlanMismatch);
+    assert!(!refused.stderr.contains("rollout retry"), "{}", refused.stderr);
+    // The next session needs the consent of one that did not begin.
+    let again = ["resume", "jobs/x", "--", "--accept-changed", further[0], further[1]];
+    let refused = project.rollout(&again).wait(DEADLINE).expect_code(ExitCode::PlanMismatch);
+    let hinted = "-- --timeout-multiplier 2 --accept-changed`";
+    assert!(refused.stderr.contains(hinted), "{}", refused.stderr);
+}
+
+#[test]
 fn attempts_and_tasks_with_results_are_not_removed_silently() {
     let project = project_with_run("2");
     let fewer = project.rollout(&words("oracle")).wait(DEADLINE);

@@ -82,9 +82,18 @@ fn answers_about(
 fn dataset_of_a_user_looks_absent_to_others_until_they_upload_it() {
     let (project, mut daemon) = with_users();
     let tasks = project.path().join("tasks");
+    fs::create_dir(tasks.join(".x")).expect("made");
+    fs::write(tasks.join(".x/file"), "no task").expect("written");
     let absent = format!("{DATASET}{}", "0".repeat(64));
     let user = |daemon: &DaemonProcess, token: &str| daemon.client.with_token(token);
     let dataset = uploaded(&user(&daemon, "ada-token"), &project, &tasks);
+    // So does a hidden directory of it, which its user may name.
+    let hidden = |token: &str, dataset: &str| {
+        let named = [json!(format!("{dataset}/.x"))];
+        answers_about(&user(&daemon, token), &project, dataset, &named)
+    };
+    assert_eq!(hidden("bob-token", &dataset), hidden("bob-token", &absent));
+    assert_ne!(&hidden("ada-token", &dataset)[1..], &hidden("ada-token", &absent)[1..]);
     // It is durable when the upload is answered.
     for _restart in 0..2 {
         let of_bob = answers(&user(&daemon, "bob-token"), &project, &dataset);

@@ -11,7 +11,7 @@ use rollout_tests::leak_check::directory_entries;
 use rollout_tests::wait;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::json;
-use tar::{Builder, EntryType, Header};
+use tar::{Archive, Builder, EntryType, Header};
 
 use crate::serve::datasets::uploaded;
 use crate::serve::fetching_fixture::with_files;
@@ -34,8 +34,8 @@ fn archive(members: &[Member<'_>]) -> Vec<u8> {
         let mut header = Header::new_gnu();
         // The library would refuse such names.
         let fields = header.as_old_mut();
-        fields.name[..name.len()].copy_from_slice(name.as_bytes());
-        fields.linkname[..target.len()].copy_from_slice(target.as_bytes());
+        write_field(&mut builder, &mut fields.name, b'L', name);
+        write_field(&mut builder, &mut fields.linkname, b'K', target);
         header.set_entry_type(EntryType::new(*kind));
         header.set_mode(0o644);
         header.set_size(content.len() as u64);
@@ -43,6 +43,33 @@ fn archive(members: &[Member<'_>]) -> Vec<u8> {
         builder.append(&header, content.as_bytes()).expect("appended");
     }
     builder.into_inner().expect("an archive")
+}
+
+/// Writes a field of a header, or a member before it with a text for which it is too short.
+fn write_field(builder: &mut Builder<Vec<u8>>, field: &mut [u8; 100], kind: u8, text: &str) {
+    let length = text.len().min(field.len());
+    field[..length].copy_from_slice(&text.as_bytes()[..length]);
+    if length == text.len() {
+        return;
+    }
+    let mut header = Header::new_gnu();
+    let name = b"././@LongLink";
+    header.as_old_mut().name[..name.len()].copy_from_slice(name);
+    header.set_entry_type(EntryType::new(kind));
+    header.set_mode(0o644);
+    header.set_size(text.len() as u64 + 1);
+    header.set_cksum();
+    builder.append(&header, format!("{text}\0").as_bytes()).expect("appended");
+}
+
+#[test]
+fn archive_with_names_longer_than_their_fields_has_them_whole() {
+    let long = format!("/{}", "long/".repeat(50));
+    let bytes = archive(&[(b'2', long.as_str(), long.as_str())]);
+    let mut read = Archive::new(bytes.as_slice());
+    let entry = read.entries().expect("entries").next().expect("one").expect("an entry");
+    assert_eq!(&*entry.path_bytes(), long.as_bytes());
+    assert_eq!(entry.link_name_bytes().as_deref(), Some(long.as_bytes()));
 }
 
 /// Uploads an archive. Returns the path of its dataset, and the answer.
@@ -109,7 +136,7 @@ fn repository_in_an_upload_runs_no_program_and_leads_to_no_file() {
     let (root, repository) = (project.path(), project.path().join("repository"));
     let head = fs::read_to_string(git.join("refs/heads/main")).expect("a commit");
     write_program(root);
-    // What reads it waits for a writer.
+    // A program that reads it waits for a writer.
     let pipe = root.join("pipe");
     mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
     let program = root.join("program").display().to_string();

@@ -1,6 +1,7 @@
 //! Links in tasks of users: nothing of the server is read through them.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
@@ -171,9 +172,14 @@ fn upload_takes_no_commit_of_another_repository() {
     daemon.stop();
 }
 
-/// Whether a file below a directory has a word.
+/// Whether a file below a directory has a word. A server may remove directories meanwhile.
 pub(super) fn mentions(directory: &Path, word: &str) -> bool {
-    fs::read_dir(directory).expect("listed").any(|entry| {
+    let mut entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return false,
+        Err(error) => panic!("cannot list {}: {error}", directory.display()),
+    };
+    entries.any(|entry| {
         let path = entry.expect("an entry").path();
         if path.is_dir() && !path.is_symlink() {
             return mentions(&path, word);

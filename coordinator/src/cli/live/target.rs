@@ -147,8 +147,9 @@ impl LiveRun {
     #[cfg(feature = "nats")]
     async fn on_server(text: &str, server: &ServerArgs) -> Result<Option<Self>, CliError> {
         let Some(url) = &server.url else { return Ok(None) };
-        let nats = Box::new(server.access.connect(url).await?);
+        // A text that is no run is refused for that, also if the server is away.
         let run = run_id(text).await?;
+        let nats = Box::new(server.access.connect(url).await?);
         Ok(Some(Self { run, route: Route::Server(nats) }))
     }
 

@@ -48,7 +48,11 @@ impl From<SearchError> for CliError {
             .hint(
                 "work of this process since then is discarded; the new owner continues the search",
             ),
-            SearchError::Damaged { .. } => Self::from_cause(ExitCode::RunDamaged, what, &error),
+            SearchError::Damaged { .. } => {
+                // `rollout repair` makes none of these files again.
+                let hint = CommandHint::new("try again").after("restore the file from a copy");
+                Self::from_cause(ExitCode::RunDamaged, what, &error).command_hint(hint)
+            }
             SearchError::Lock(lock) => from_lock(what, lock, OTHER_SEARCH),
             SearchError::NotFound { .. } | SearchError::Job { .. } => {
                 Self::new(ExitCode::Config, error.to_string())
@@ -111,6 +115,20 @@ mod tests {
         assert_eq!(error.code, ExitCode::StaleCopy);
         let hint =
             "resume in the directory that has them, or use `--tree-run-id` for another search";
+        assert_eq!(error.hints, [hint]);
+    }
+
+    #[test]
+    fn damaged_file_of_a_search_is_restored_by_the_user() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let text = r#"{"directory": "/", "command": ["tree", "run"], "arguments": ["t.yaml"]}"#;
+        std::fs::write(temp.path().join("invocation.json"), text).expect("writable");
+        let damaged = SearchError::Damaged { path: "artifacts/x.csv".into(), reason: "r".into() };
+        let run = HintedRun::Directory(temp.path().to_owned());
+        let error = CliError::from(damaged).for_run(&run);
+        assert_eq!(error.code, ExitCode::RunDamaged);
+        let resume = format!("cd / && rollout resume {}", temp.path().display());
+        let hint = format!("restore the file from a copy, then run `{resume}` to try again");
         assert_eq!(error.hints, [hint]);
     }
 

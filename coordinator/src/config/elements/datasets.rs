@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use rollout_protocol::spec::task::TaskFormat;
 
-use super::super::address::without_secrets;
+use super::super::address::{login, without_secrets};
 use super::super::diagnostics::ErrorKind;
 use super::super::location::SourceLocation;
 use super::super::reader::{Field, Fields};
@@ -299,11 +299,16 @@ fn repository(repo: &Field<'_>, reference: &Field<'_>) -> Option<(String, Option
 /// Splits `URL@ref`. The `@` of a user precedes the last `/` or `:`, that of a reference follows
 /// the last `/` of the address; a reference may itself contain a `/`.
 pub(crate) fn split_reference(text: &str) -> (&str, Option<&str>) {
-    let path = match text.find("://") {
-        Some(at) => text[at + 3..].find('/').map(|path| at + 3 + path),
-        None => text.find(['/', ':']),
+    // A password may have a slash or a colon. In `host:path@reference` there is none.
+    let login = login(text).filter(|login| login.start > 0 || text[login.end..].contains(':'));
+    let (from, is_scp) = match (login, text.find("://")) {
+        (Some(login), _) => (login.end, login.start == 0),
+        (None, Some(at)) => (at + 3, false),
+        (None, None) => (0, true),
     };
-    let Some(path) = path else { return (text, None) };
+    let begins_path = |c: char| c == '/' || (is_scp && c == ':');
+    let Some(path) = text[from..].find(begins_path) else { return (text, None) };
+    let path = from + path;
     match text[path..].find('@') {
         Some(at) if path + at + 1 < text.len() => {
             (&text[..path + at], Some(&text[path + at + 1..]))
@@ -334,7 +339,9 @@ fn check_reference(field: &Field<'_>, reference: &str) -> Option<()> {
         && !reference.contains("..")
         && !reference.chars().any(|c| c.is_control() || " ~^:?*[\\".contains(c));
     if !good {
-        field.bad_value("a branch, a tag or a commit id");
+        // The whole value of `repo` may have a login.
+        let found = format!("the text {}", quoted(&without_secrets(reference)));
+        field.reject(ErrorKind::BadValue, found, "a branch, a tag or a commit id");
     }
     good.then_some(())
 }
@@ -483,6 +490,14 @@ mod tests {
             ("file:///srv/r@main", ("file:///srv/r", Some("main"))),
             ("../r@main", ("../r", Some("main"))),
             ("r@", ("r@", None)),
+            ("h:r@v1", ("h:r", Some("v1"))),
+            ("h:/r@v1", ("h:/r", Some("v1"))),
+            ("https://h:1/r@v1", ("https://h:1/r", Some("v1"))),
+            ("me:pw@h:r@v1", ("me:pw@h:r", Some("v1"))),
+            ("https:/me:pw@h/r@v1", ("https:/me:pw@h/r", Some("v1"))),
+            ("https:/me:pw@h/r", ("https:/me:pw@h/r", None)),
+            ("me:pw@h:r", ("me:pw@h:r", None)),
+            ("https://me:p/w@host/r", ("https://me:p/w@host/r", None)),
         ] {
             assert_eq!(split_reference(text), expected, "{text}");
         }

@@ -245,7 +245,8 @@ impl DatasetResolver<'_> {
         location: &SourceLocation,
     ) -> Option<discover::Discovery> {
         let path = self.job.base_dir().join(written);
-        let shown = format!("`{}`", shown(&path));
+        // The address of a repository may have been given as a path.
+        let shown = format!("`{}`", without_secrets(&shown(&path).to_string()));
         match discover::discover(&path) {
             Ok(found) if found.tasks.is_empty() => {
                 let expected = "sub-directories with a task.toml";
@@ -413,7 +414,8 @@ impl DatasetResolver<'_> {
         let origin = Origin::new(url, base);
         let path = origin.path().filter(|_| self.host.bounds(base) != SourceBounds::Host)?;
         let url = without_secrets(url);
-        (!path.is_dir()).then(|| format!("the `git_url` {url:?} in the registry: no directory"))
+        (!path.is_dir())
+            .then(|| format!("the `git_url` {url:?} in the registry, which is no directory"))
     }
 
     /// Why a job may not use a task beside a registry of this host.

@@ -131,6 +131,13 @@ fn loading_that_is_cancelled_reads_no_more_tasks() {
 }
 
 #[test]
+fn address_given_as_a_path_is_shown_without_its_login() {
+    let project = DatasetProject::new(&job("{path: 'https://me:word@h/r'}"));
+    let lines = project.load(false).expect_err("no directory").lines().join("\n");
+    assert!(lines.contains("https://h/r") && !lines.contains("word"), "{lines}");
+}
+
+#[test]
 fn dataset_path_to_many_tasks_or_one_task_is_loaded() {
     let project =
         DatasetProject::new(&job("{path: ./many}, {path: ./group/only}, {path: many, name: x}"));

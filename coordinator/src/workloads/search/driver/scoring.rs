@@ -1,6 +1,7 @@
 //! Scores of a candidate's results against the parent's and the root's.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use rollout_base::backoff::error_chain;
@@ -68,6 +69,13 @@ pub fn score(sweep: &SweepFiles<'_>) -> Result<Scores, ScoreError> {
         let baseline = read(sweep, path).map_err(|error| match error {
             ScoreError::Results(fault) => {
                 SearchError::Damaged { path: path.to_owned(), reason: error_chain(&fault) }
+            }
+            // The search has its own copy, and nothing else writes it again.
+            ScoreError::Search(SearchError::File { source, .. })
+                if source.kind() == ErrorKind::NotFound =>
+            {
+                let reason = "this baseline is missing".to_owned();
+                SearchError::Damaged { path: path.to_owned(), reason }
             }
             ScoreError::Search(error) => error,
         })?;

@@ -131,7 +131,7 @@ fn candidate_is_judged_for_its_own_file_and_not_for_the_disk() {
     let unreadable = merged(&whole, &|path| std::fs::create_dir(path).expect("made"));
     assert!(matches!(unreadable, Err(SearchError::File { .. })), "{unreadable:?}");
     let gone = merged(&whole, &|_| ());
-    assert!(matches!(gone, Err(SearchError::File { .. })), "{gone:?}");
+    assert!(matches!(gone, Err(SearchError::Damaged { .. })), "{gone:?}");
     let damaged = merged(&whole, &|path| std::fs::write(path, "a,a\n").expect("written"));
     assert!(matches!(damaged, Err(SearchError::Damaged { .. })), "{damaged:?}");
 }
