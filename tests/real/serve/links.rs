@@ -181,7 +181,11 @@ pub(super) fn mentions(directory: &Path, word: &str) -> bool {
     };
     entries.any(|entry| {
         let path = entry.expect("an entry").path();
-        if path.is_dir() && !path.is_symlink() {
+        // A link is not its target.
+        if path.is_symlink() {
+            return false;
+        }
+        if path.is_dir() {
             return mentions(&path, word);
         }
         let bytes = fs::read(&path).unwrap_or_default();
