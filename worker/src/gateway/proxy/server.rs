@@ -294,6 +294,11 @@ impl ModelServer {
         self.connection.is_down()
     }
 
+    /// Whether it keeps all calls back at present: it does not answer, or asked to wait.
+    pub(super) fn keeps_calls_back(&self) -> bool {
+        self.obstacle(Instant::now()).is_some()
+    }
+
     /// Waits until a call of the execution with these places may be sent.
     ///
     /// # Errors
