@@ -29,7 +29,7 @@ use rollout_worker::testing::FlakySource;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
-use super::worker::usable_environments;
+use super::worker::{end_of_recovery, usable_environments};
 use super::{HostPaths, OperatorOptions, StateDir, WorkerProcess};
 
 const LONG: Duration = Duration::from_secs(120);
@@ -153,6 +153,18 @@ async fn recovery_that_hangs_delays_the_end_of_a_worker_by_its_limit_and_a_kill_
         let took = begun.elapsed().as_secs_f64();
         assert!((took - f64::from(sec)).abs() < 1.0, "{took} s instead of {sec}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn recovery_without_an_end_is_told_apart_from_a_panic() {
+    let limit = Duration::from_secs(2);
+    let done = supervise::spawn("done", async {});
+    assert_eq!(end_of_recovery(done, limit).await, Ok(()));
+    let hung = supervise::spawn("hung", std::future::pending());
+    assert_eq!(end_of_recovery(hung, limit).await, Err("has not ended in 2s".to_owned()));
+    let broken: Task<()> = supervise::spawn("broken", async { panic!("no") });
+    let why = end_of_recovery(broken, limit).await.expect_err("it panics");
+    assert_eq!(why, "ended by a bug (task `broken` panicked: no)");
 }
 
 fn entries(path: &Path) -> usize {
