@@ -1,5 +1,5 @@
 //! A run over a storm of refusals and an outage of its model server, with the agent `shell` in
-//! sandboxes. `ROLLOUT_TEST_OUTAGE_SEC` sets the length of the outage.
+//! sandboxes. `ROLLOUT_TEST_OUTAGE_SEC` sets the length of the outage, if that is long enough.
 
 use std::time::{Duration, Instant};
 
@@ -30,8 +30,8 @@ const AGENT_LIMIT: u64 = 15;
 /// Length of the outage: longer than the time limit of the agent.
 fn outage() -> Duration {
     let wanted = std::env::var("ROLLOUT_TEST_OUTAGE_SEC").ok();
-    let seconds = wanted.map_or(AGENT_LIMIT + 3, |text| text.parse().expect("a number of seconds"));
-    Duration::from_secs(seconds)
+    let wanted = wanted.map_or(0, |text| text.parse::<u64>().expect("a number of seconds"));
+    Duration::from_secs(wanted.max(AGENT_LIMIT + 3))
 }
 
 fn slow_task() -> ScriptedTask {

@@ -1,6 +1,7 @@
 //! Upgrades and rollbacks while a run is in progress: workers and coordinators of two programs share
 //! its pool and its run directory.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -31,6 +32,8 @@ struct Upgrade {
     results: Results,
     old_program: Option<PathBuf>,
     stopped: u32,
+    /// Workers that were drained.
+    replaced: Cell<u32>,
 }
 
 impl Upgrade {
@@ -50,7 +53,8 @@ impl Upgrade {
         let (counter, load) = (LiveCounter::start(), Load::new(name, TRIALS, (0.4, 1.2)));
         load.write(&cluster.project, &counter);
         let results = cluster.project.results(name);
-        Some(Self { cluster, counter, load, results, old_program, stopped: 0 })
+        let (stopped, replaced) = (0, Cell::new(0));
+        Some(Self { cluster, counter, load, results, old_program, stopped, replaced })
     }
 
     /// The member, of the old program.
@@ -111,6 +115,7 @@ impl Upgrade {
             next.wait_for_stderr("connected", DEADLINE);
             wait::until(DEADLINE, "the new worker to work", || !next.executing_items().is_empty());
             let _ended = leaving.terminate(DRAIN_DEADLINE).expect_code(ExitCode::Success);
+            self.replaced.set(self.replaced.get() + 1);
             workers.push(next);
         }
         assert_eq!(self.counter.killed(), killed, "the drain of a worker lets agents end");
@@ -132,6 +137,9 @@ impl Upgrade {
         // missing, or is still open when another worker has done its item.
         let known = ["lost: Stopped", "lost: Unreachable", "open"];
         assert!(superseded.keys().all(|how| known.contains(&how.as_str())), "{superseded:?}");
+        // Claims wait with a slot, and as many without one.
+        let open = superseded.get("open").copied().unwrap_or_default();
+        assert!(open <= (self.replaced.get() * 2 * SLOTS) as usize, "{open} are open");
         // An execution may be drained before its agent starts.
         assert!(self.counter.repeated() <= drained, "{:?}", self.counter.executions());
         assert!(drained <= (self.stopped * 2 * SLOTS) as usize, "{drained} were drained");

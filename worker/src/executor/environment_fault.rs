@@ -28,6 +28,14 @@ impl EnvironmentFault {
         unserved.map(Self::Unserved)
     }
 
+    /// The fault that an environment has at present: it was removed, or the allowlist in force is not served.
+    pub(crate) async fn at_present(environment: &ManagedEnvironment) -> Option<Self> {
+        match environment.running()?.check_exists().await {
+            Err(failure) => Some(Self::Removed(failure)),
+            Ok(()) => environment.access_fault().map(Self::Unserved),
+        }
+    }
+
     /// The error of an execution.
     pub(crate) fn error(&self, execution: FaultedExecution<'_>) -> TrialError {
         match self {

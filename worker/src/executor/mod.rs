@@ -62,6 +62,7 @@ pub use self::context::{
 };
 pub use self::control::{ControlMailbox, MailboxGuard, MailboxRefusal, PendingControl};
 pub use self::environment::{CreationFailure, ManagedEnvironment, RemovalOutcome};
+pub(crate) use self::environment_fault::EnvironmentFault;
 pub use self::event_log::{EventLogSink, NewEventChunk, NoEventLog};
 pub use self::files::{FilesError, TaskFiles, TaskPart};
 pub use self::finished::{

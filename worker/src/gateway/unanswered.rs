@@ -9,7 +9,8 @@
 //!   off. A refusal of the request, or an agent that closes its connection, is none.
 //! * A request that no server got leaves its conversation as it was: its budget does not cover it, or it
 //!   still waited when its agent gave up or the limits that other calls of its execution use refused it.
-//!   If a server failed it before that wait, it is unanswered.
+//!   If a server failed it before that wait, or it waits because its server does not answer or asked to
+//!   wait, or calls are paused, it is unanswered.
 
 use std::collections::HashMap;
 
@@ -69,8 +70,9 @@ impl RequestEnd {
     }
 
     /// The end of a request that has no answer because of its agent. `is_at_server`: a server works on it;
-    /// `is_failed`: it waits because a server failed it or does not answer. Nothing that an agent does to a
-    /// request is an outage by itself, and nothing of it ends one.
+    /// `is_failed`: it waits because a server failed it, or because its server does not answer or asked to
+    /// wait, or for the end of a pause. Nothing that an agent does to a request is an outage by itself, and
+    /// nothing of it ends one.
     pub(crate) const fn of_given_up(is_at_server: bool, is_failed: bool) -> Self {
         match (is_at_server, is_failed) {
             (true, _) => Self::AgentGone,

@@ -37,13 +37,16 @@ pub struct FlakySource {
     calls: Mutex<Vec<SourceCall>>,
     /// Whether pulls are refused.
     denied: AtomicBool,
+    /// Whether reports have no answer. They subscribe while they wait.
+    held: watch::Sender<bool>,
 }
 
 impl FlakySource {
     /// A connected source.
     pub fn new(queue: Arc<EmbeddedQueue>) -> Self {
         let status = watch::Sender::new(ConnectionStatus { up: true, connections: 1 });
-        Self { queue, status, calls: Mutex::default(), denied: AtomicBool::new(false) }
+        let (calls, denied) = (Mutex::default(), AtomicBool::new(false));
+        Self { queue, status, calls, denied, held: watch::Sender::new(false) }
     }
 
     /// Cuts the connection: calls fail, also those that wait.
@@ -61,6 +64,16 @@ impl FlakySource {
     /// Refuses pulls, as a server does when the pool is bound to another store.
     pub fn set_denied(&self, denied: bool) {
         self.denied.store(denied, Ordering::Relaxed);
+    }
+
+    /// Lets reports wait, as for a server that does not answer, until this is set to `false`.
+    pub fn set_held(&self, held: bool) {
+        self.held.send_replace(held);
+    }
+
+    /// Whether a report waits.
+    pub fn holds_report(&self) -> bool {
+        *self.held.borrow() && self.held.receiver_count() > 0
     }
 
     /// The calls since the last call of this method.
@@ -144,6 +157,9 @@ impl WorkSource for FlakySource {
         reports: Vec<Report>,
     ) -> Result<Vec<Result<(), PublishError>>, QueueError> {
         self.check_connected()?;
+        let mut held = self.held.subscribe();
+        let is_released = held.wait_for(|held| !*held).await.is_ok();
+        debug_assert!(is_released, "this holds the sender");
         self.queue.report(reports).await
     }
 

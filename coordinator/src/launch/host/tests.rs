@@ -25,10 +25,11 @@ use rollout_store::host::WorkerDir;
 use rollout_store::{BlobStore as _, MemoryStore};
 use rollout_worker::service::{WorkerExit, WorkerExitReason, WorkerProfile};
 use rollout_worker::spool::ScratchMark;
+use rollout_worker::testing::FlakySource;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
-use super::worker::usable_environments;
+use super::worker::{end_of_recovery, usable_environments};
 use super::{HostPaths, OperatorOptions, StateDir, WorkerProcess};
 
 const LONG: Duration = Duration::from_secs(120);
@@ -38,6 +39,8 @@ struct WorkerFixture {
     state_dir: StateDir,
     store: Arc<MemoryStore>,
     queue: Arc<EmbeddedQueue>,
+    /// The queue for the worker.
+    source: Arc<FlakySource>,
 }
 
 impl WorkerFixture {
@@ -45,7 +48,8 @@ impl WorkerFixture {
         let temp = TempDir::new().expect("a directory");
         let state_dir = StateDir::new(temp.path().to_owned());
         let queue = Arc::new(EmbeddedQueue::with_immediate_acks(BrokerModelConfig::default()));
-        Self { state_dir, _temp: temp, store: Arc::default(), queue }
+        let source = Arc::new(FlakySource::new(Arc::clone(&queue)));
+        Self { state_dir, _temp: temp, store: Arc::default(), queue, source }
     }
 
     fn workers(&self) -> std::path::PathBuf {
@@ -55,7 +59,7 @@ impl WorkerFixture {
     fn start(&self) -> (mpsc::Sender<StopLevel>, Task<Result<WorkerExit, RunError>>) {
         let (signal, stops) = mpsc::channel(4);
         let process = WorkerProcess {
-            source: self.queue.clone(),
+            source: self.source.clone(),
             store: self.store.clone(),
             host: HostPaths {
                 image_locks: self.state_dir.root().join("locks"),
@@ -99,6 +103,68 @@ impl WorkerFixture {
             .expect("written");
         mark.run
     }
+}
+
+/// Starts a worker whose recovery of a dead one waits for the queue, and stops it. Returns when it has ended
+/// its own work.
+async fn stop_during_recovery(
+    fixture: &WorkerFixture,
+    stops: &[StopLevel],
+) -> (mpsc::Sender<StopLevel>, Task<Result<WorkerExit, RunError>>) {
+    fixture.add_dead_worker(&fixture.workers(), 9);
+    fixture.source.set_held(true);
+    let (signal, working) = fixture.start();
+    until("the recovery reports", async || fixture.source.holds_report()).await;
+    for stop in stops {
+        signal.try_send(*stop).expect("there is room");
+    }
+    let has_left = async || {
+        let seen = fixture.queue.heartbeats().await.expect("listed");
+        seen.iter().any(|seen| seen.heartbeat.gone)
+    };
+    until("the worker leaves", has_left).await;
+    // The end of the channel would be another signal.
+    (signal, working)
+}
+
+#[tokio::test]
+async fn stopped_worker_finishes_recovery_of_dead_worker() {
+    let fixture = WorkerFixture::new();
+    let (_signal, mut working) = stop_during_recovery(&fixture, &[StopLevel::Drain]).await;
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut working).await;
+    assert!(early.is_err(), "it waits for the recovery");
+    fixture.source.set_held(false);
+    let ended = tokio::time::timeout(LONG, working).await.expect("in time").expect("no panic");
+    let asked = WorkerExit { reason: WorkerExitReason::Asked, unreported: 0 };
+    assert_eq!(ended.expect("it worked"), asked);
+    assert!(!fixture.workers().exists(), "the directory of the dead worker is removed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn recovery_that_hangs_delays_the_end_of_a_worker_by_its_limit_and_a_kill_hardly() {
+    for (stops, sec) in
+        [(&[StopLevel::Drain][..], 10), (&[StopLevel::Drain, StopLevel::Kill][..], 2)]
+    {
+        let fixture = WorkerFixture::new();
+        let (_signal, working) = stop_during_recovery(&fixture, stops).await;
+        let begun = tokio::time::Instant::now();
+        let ended = tokio::time::timeout(LONG, working).await.expect("in time").expect("no panic");
+        let _ended = ended.expect("it worked");
+        let took = begun.elapsed().as_secs_f64();
+        assert!((took - f64::from(sec)).abs() < 1.0, "{took} s instead of {sec}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn recovery_without_an_end_is_told_apart_from_a_panic() {
+    let limit = Duration::from_secs(2);
+    let done = supervise::spawn("done", async {});
+    assert_eq!(end_of_recovery(done, limit).await, Ok(()));
+    let hung = supervise::spawn("hung", std::future::pending());
+    assert_eq!(end_of_recovery(hung, limit).await, Err("has not ended in 2s".to_owned()));
+    let broken: Task<()> = supervise::spawn("broken", async { panic!("no") });
+    let why = end_of_recovery(broken, limit).await.expect_err("it panics");
+    assert_eq!(why, "ended by a bug (task `broken` panicked: no)");
 }
 
 fn entries(path: &Path) -> usize {

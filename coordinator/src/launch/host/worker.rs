@@ -196,8 +196,22 @@ impl WorkerProcess {
 /// After a kill the process ends soon all the same.
 async fn finish_recovery(recovering: Task<()>, is_killed: bool) {
     let limit = if is_killed { SHORT_RECOVERY_LIMIT } else { RECOVERY_LIMIT };
-    if tokio::time::timeout(limit, recovering).await.is_err() {
-        tracing::warn!("a dead worker is not recovered yet: the next worker of this host does it");
+    if let Err(why) = end_of_recovery(recovering, limit).await {
+        tracing::warn!(
+            "the recovery after dead processes {why}: the next worker of this host does the rest"
+        );
+    }
+}
+
+/// Waits for the end of a recovery. It looks for leftovers of every provider, also if no process is dead.
+///
+/// # Errors
+/// Why it has no end, in words.
+pub(super) async fn end_of_recovery(recovering: Task<()>, limit: Duration) -> Result<(), String> {
+    match tokio::time::timeout(limit, recovering).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(panic)) => Err(format!("ended by a bug ({panic})")),
+        Err(_) => Err(format!("has not ended in {limit:?}")),
     }
 }
 

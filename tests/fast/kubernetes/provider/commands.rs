@@ -84,7 +84,8 @@ async fn output_whose_reader_gets_no_processor_time_is_kept() {
 async fn process_that_has_the_number_of_an_ended_reader_is_not_ended() {
     let fixture = PodFixture::new();
     let environment = fixture.create().await;
-    // Nothing tells any more that the reader has ended, and its number is that of another process.
+    // Nothing tells any more that the reader has ended, and its number is that of another process. As it
+    // counts as ended at once, the other output stays open until it has.
     let script = "
         cd /.rollout/c/*
         until [ -s oc ]; do sleep 0.01; done
@@ -94,6 +95,7 @@ async fn process_that_has_the_number_of_an_ended_reader_is_not_ended() {
         sleep 600 </dev/null >/dev/null 2>&1 &
         echo $! >/tmp/other
         echo \"$! 1\" >oc
+        (until grep -q ') Z' /proc/$reader/stat 2>/dev/null; do sleep 0.01; done) </dev/null >/dev/null &
         echo said";
     let (code, out, _) = run(environment.as_ref(), script).await;
     assert_eq!((code, out.as_slice()), (0, &b"said\n"[..]));

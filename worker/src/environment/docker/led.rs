@@ -203,9 +203,10 @@ impl SystemPrograms<'_> {
             let mut text = Vec::new();
             said.rewind().map_err(&cannot)?;
             said.take(MAX_QUOTED_BYTES).read_to_end(&mut text).map_err(&cannot)?;
-            let why = match String::from_utf8_lossy(&text).trim() {
-                "" => format!("`{program}` ended with {status}"),
-                said => format!("`{program}`: {said}"),
+            let why = match (String::from_utf8_lossy(&text).trim(), status.code()) {
+                ("", Some(code)) => format!("`{program}` ended with code {code}"),
+                ("", None) => format!("`{program}` was ended ({status})"),
+                (said, _) => format!("`{program}`: {said}"),
             };
             return Err(system("set the rules of its network")(io::Error::other(why)));
         }
@@ -285,6 +286,17 @@ mod tests {
             assert_eq!(result.clone().map_err(drop), led, "{programs:?}: {result:?}");
             let names_cause = |why: &String| why.contains("not permitted");
             assert!(result.as_ref().err().is_none_or(names_cause), "{programs:?}: {result:?}");
+        }
+    }
+
+    #[test]
+    fn program_that_fails_without_a_word_is_told_by_its_end() {
+        for (script, end) in [
+            ("exit 4", "`nft` ended with code 4"),
+            ("kill -KILL $$", "`nft` was ended (signal: 9 (SIGKILL))"),
+        ] {
+            let (result, _) = attempt(&[("nft", script), ("ip", "exit 0")]);
+            assert!(result.as_ref().is_err_and(|why| why.contains(end)), "{script}: {result:?}");
         }
     }
 

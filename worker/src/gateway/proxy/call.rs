@@ -138,8 +138,10 @@ impl Call {
                 self.reply_unanswered(begun, course, reply, outage, head).await;
             }
             Ok(Answer::Gone) => {
-                // The agent may have waited for a server that does not answer.
-                let is_failed = !course.attempts.is_empty() || self.opened.is_stopped();
+                // It may have waited for the end of a pause, or for a server that failed another call.
+                let is_failed = !course.attempts.is_empty()
+                    || self.opened.open_calls.is_waiting()
+                    || self.servers[course.place].keeps_calls_back();
                 let request = RequestEnd::of_given_up(course.is_at_server(), is_failed);
                 let end = CallEnd::AgentGone;
                 let gone = Outcome { end, request, status: None, error: None };

@@ -150,7 +150,7 @@ struct Obstacle {
 pub(super) struct SendFailure {
     /// There was no connection: the server has not seen the call.
     pub(super) not_sent: bool,
-    /// The server has seen it and said no status: it may have worked on it.
+    /// The server may have seen it and said no status: it may have worked on it.
     pub(super) is_cut: bool,
     pub(super) message: String,
 }
@@ -294,6 +294,11 @@ impl ModelServer {
         self.connection.is_down()
     }
 
+    /// Whether it keeps all calls back at present: it does not answer, or asked to wait.
+    pub(super) fn keeps_calls_back(&self) -> bool {
+        self.obstacle(Instant::now()).is_some()
+    }
+
     /// Waits until a call of the execution with these places may be sent.
     ///
     /// # Errors
@@ -386,7 +391,7 @@ impl ModelServer {
         let sent = self.client.request(request).await;
         let response = sent.map_err(|error| SendFailure {
             not_sent: error.is_connect(),
-            is_cut: !error.is_connect(),
+            is_cut: !error.is_connect() && may_have_arrived(&error),
             message: chain(&error),
         })?;
         let reply = refusal::read(self.dialect(), response).await;
@@ -435,6 +440,19 @@ impl ModelServer {
             false
         });
     }
+}
+
+/// Whether a call with this error may have arrived. Its client hands a call back of which it has written
+/// nothing, as the connection closed before; the error says that the call was cancelled.
+pub(super) fn may_have_arrived(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled) {
+            return false;
+        }
+        cause = error.source();
+    }
+    true
 }
 
 /// An error with its causes.

@@ -16,6 +16,7 @@ mod bodies;
 mod busy;
 mod connections;
 mod cut_calls;
+mod given_up;
 mod pauses;
 
 use rollout_base::secrets::Redactor;

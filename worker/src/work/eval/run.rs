@@ -146,8 +146,9 @@ impl WorkRecipe for EvalRun<'_> {
         self.collect_outputs().await;
     }
 
-    /// An eval without a result does not count against its idea when its environment was removed or a
-    /// disk of this host was full meanwhile, unless the eval itself filled the disk beyond its own limit.
+    /// An eval without a result does not count against its idea when its environment was removed, the proxy of
+    /// its allowed hosts failed, or a disk of this host was full meanwhile, unless the eval itself filled the
+    /// disk beyond its own limit.
     async fn settle_errors(&mut self) {
         let came_to_nothing = matches!(self.end, EvalEnd::Failed | EvalEnd::NoChanges);
         if !came_to_nothing {

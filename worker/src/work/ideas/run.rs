@@ -222,9 +222,9 @@ impl WorkRecipe for IdeasRun<'_> {
         }
     }
 
-    /// A command without an idea does not count against its agent when its environment was removed or a
-    /// disk of this host was full meanwhile, unless the command itself filled the disk beyond its own
-    /// limit.
+    /// A command without an idea does not count against its agent when its environment was removed, the proxy
+    /// of its allowed hosts failed, or a disk of this host was full meanwhile, unless the command itself filled
+    /// the disk beyond its own limit.
     async fn settle_errors(&mut self) {
         if self.end == IdeasEnd::Failed {
             let captures = self.capture.as_deref().into_iter().collect();

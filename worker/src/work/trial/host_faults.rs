@@ -5,7 +5,6 @@ use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::record::ItemOutcome;
 use rollout_protocol::spec::budget::ModelUse;
 
-use super::failure;
 use super::run::{TrialRun, is_trial_error};
 use crate::executor::FaultedExecution;
 
@@ -20,16 +19,17 @@ impl TrialRun<'_> {
             ItemOutcome::Failed => !error.is_some_and(TrialError::is_retryable),
             _ => false,
         };
-        // A verifier that passed may have judged less than a failed hook was to leave.
-        let may_lack_work = verdict.outcome == ItemOutcome::Completed
-            && self.attempt.secondary_errors.iter().any(failure::is_of_hook);
-        if !(doubtful || may_lack_work)
-            || error.is_some_and(|error| error.code == ErrorCode::STORAGE_EXCEEDED)
-        {
+        if error.is_some_and(|error| error.code == ErrorCode::STORAGE_EXCEEDED) {
             return;
         }
         let second = self.verifier_environment.as_deref();
-        if let Some(fault) = self.attempt.environment_fault(second).await {
+        let fault = match verdict.outcome {
+            _ if doubtful => self.attempt.environment_fault(second).await,
+            // A verifier that passed may have judged less than a failed hook was to leave.
+            ItemOutcome::Completed => self.hook_fault.take(),
+            _ => None,
+        };
+        if let Some(fault) = fault {
             let reward = self.withdrawn_reward();
             let error = fault.error(self.faulted(ErrorType::VerifierFailed, &reward));
             return self.attempt.record_first_error(error);

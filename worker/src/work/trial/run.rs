@@ -16,8 +16,8 @@ use super::{TrialContext, preserve, setup, variables};
 use crate::agents::AgentPlan;
 use crate::environment::Failure;
 use crate::executor::{
-    self, AttemptState, CleanArchive, ExecutionServices, Finished, ManagedEnvironment,
-    PhaseInterrupt, RecordFile, TaskPart, WorkRecipe, errors, wait_for_stop,
+    self, AttemptState, CleanArchive, EnvironmentFault, ExecutionServices, Finished,
+    ManagedEnvironment, PhaseInterrupt, RecordFile, TaskPart, WorkRecipe, errors, wait_for_stop,
 };
 use crate::verifier::LOGS;
 use crate::work::agent::{KeptSession, ModelCalls};
@@ -95,6 +95,8 @@ pub(super) struct TrialRun<'a> {
     pub(super) agent_failed: bool,
     /// Why the format of the task decides about a score, if it is a guess.
     pub(super) score_doubt: Option<FormatDoubt>,
+    /// The fault of this host that the environment had when a collect hook failed.
+    pub(super) hook_fault: Option<EnvironmentFault>,
 }
 
 impl<'a> TrialRun<'a> {
@@ -131,6 +133,7 @@ impl<'a> TrialRun<'a> {
             test_exit: 0,
             agent_failed: false,
             score_doubt: None,
+            hook_fault: None,
         }
     }
 

@@ -18,7 +18,8 @@ use crate::agents::{self, bash, shell};
 use crate::environment::{ExecCommand, Upload, with_words};
 use crate::executor::errors::{ScriptError, ScriptStage, SetupError};
 use crate::executor::{
-    self, COPY_LIMIT, FilesError, NormalExit, PhaseInterrupt, ScriptEnd, TaskPart, with_timeout,
+    self, COPY_LIMIT, EnvironmentFault, FilesError, NormalExit, PhaseInterrupt, ScriptEnd,
+    TaskPart, with_timeout,
 };
 use crate::verifier::{TESTS_DIR, fresh_logs};
 use crate::work::agent::{PlannedScript, ScriptWork, run_script};
@@ -202,6 +203,9 @@ impl TrialRun<'_> {
                 }
             }
         };
+        if self.hook_fault.is_none() {
+            self.hook_fault = EnvironmentFault::at_present(&self.attempt.environment).await;
+        }
         self.attempt.secondary_errors.push(failure::not_ready(
             &hook.command,
             &why,

@@ -5,8 +5,8 @@ use futures_util::future::join_all;
 use rollout_protocol::wire::model_calls::ModelCallState;
 use rollout_protocol::wire::model_leases::LimitParts;
 
+use super::given_up::{wait_for_failure, wait_for_records};
 use super::*;
-use crate::gateway::call_log::CALLS_FILE;
 
 /// Lets two executions make so many calls that a server with this limit is answering, then another one
 /// each, which is refused; returns why these say nothing about their agents.
@@ -87,29 +87,19 @@ async fn call_that_agent_gives_up_while_it_waits_keeps_an_outage_before_it_and_i
         let opened = open(&gateway, upstream(&url, 60.0, Some(1)), directory.path()).await;
         let variables = opened.serve(HOST).await.expect("served");
         assert_eq!(say(&variables, "task").await, status);
-        let _slow = supervise::spawn("slow", try_call(variables.clone(), ""));
+        let slow = supervise::spawn("slow", try_call(variables.clone(), ""));
         asked.notified().await;
         let message = |text: &str| serde_json::json!({"role": "user", "content": text});
         let next = serde_json::json!({"messages": [message("task"), message("go on")]});
-        let records = directory.path().join("gateway").join(CALLS_FILE);
         // The begin and the end of the first call, and the begins of the others.
-        let waits = async {
-            let lines = async || {
-                let text = tokio::fs::read_to_string(&records).await.expect("records");
-                text.lines().count()
-            };
-            while lines().await < 4 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
         tokio::select! {
             _ = send(variables, "", next.to_string().into()) => panic!("{status}: it was sent"),
-            waits = tokio::time::timeout(Duration::from_secs(60), waits) => {
-                waits.expect("it begins");
-            }
+            () = wait_for_records(directory.path(), 4) => {}
         }
+        wait_for_records(directory.path(), 5).await;
+        drop(slow);
         opened.wait_for_calls().await;
-        assert_eq!(opened.call_failure(), expected, "{status}");
+        wait_for_failure(opened.as_ref(), expected).await;
     }
 }
 

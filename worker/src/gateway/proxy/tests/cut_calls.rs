@@ -1,5 +1,7 @@
 //! What calls that are cut before an answer use of a budget.
 
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
 use rollout_protocol::wire::model_calls::ModelCallState;
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -56,6 +58,28 @@ async fn call_that_server_cuts_before_its_reply_uses_what_it_reserved() {
     }
     let used = opened.close(None).await.used;
     assert_eq!((used.calls, used.tokens), (2, 20));
+}
+
+#[tokio::test]
+async fn call_that_its_client_hands_back_has_not_arrived() {
+    for is_written in [false, true] {
+        let (near, mut far) = tokio::io::duplex(1024);
+        let (mut sender, connection) =
+            http1::handshake::<_, Full<Bytes>>(TokioIo::new(near)).await.expect("connected");
+        let request = Request::post("/v1").header("host", "h").body(Full::default());
+        let request = request.expect("a request");
+        let error = if is_written {
+            let server = async move {
+                let _read = far.read(&mut [0; 8]).await;
+            };
+            let (sent, _, ()) = tokio::join!(sender.send_request(request), connection, server);
+            sent.expect_err("no answer")
+        } else {
+            drop(connection);
+            sender.send_request(request).await.expect_err("no connection")
+        };
+        assert_eq!(server::may_have_arrived(&error), is_written, "{error}");
+    }
 }
 
 #[tokio::test]

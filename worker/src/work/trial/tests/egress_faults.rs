@@ -1,14 +1,18 @@
 //! Commands that failed while the proxy of the allowed hosts did.
 
-use rollout_base::secrets::Redactor;
-use rollout_protocol::error::{ErrorClass, TrialError};
+use std::sync::Arc;
 
-use super::super::failure;
+use rollout_base::secrets::Redactor;
+use rollout_protocol::error::{ErrorClass, ErrorCode, TrialError};
+use rollout_protocol::spec::task::{CollectHook, NetworkPolicy};
+
 use super::super::run::TrialRun;
 use super::super::score::VerifierScore;
 use super::super::testing::TrialFixture;
+use super::super::{failure, setup};
 use super::error_summary;
 use crate::agents::AgentPlan;
+use crate::environment::{EnvironmentPurpose, Image, ImageSource};
 use crate::executor::errors::{ScriptError, ScriptStage, SetupError};
 
 /// Errors that commands lead to outside of scripts of the agent and the verifier, and those of both.
@@ -52,21 +56,68 @@ async fn failure_of_any_command_beside_a_failed_proxy_is_infrastructure_failure(
 }
 
 #[tokio::test]
-async fn reward_beside_a_failed_proxy_counts_if_it_is_full_and_no_hook_failed() {
+async fn reward_beside_a_failed_proxy_counts_if_it_is_full() {
     let rig = TrialFixture::new().await;
     let (ctx, services) = (rig.context(), rig.services());
-    let hook =
-        || failure::not_ready("curl a.example", "it ended with code 6", &Redactor::default());
-    for (reward, secondary, is_kept) in
-        [(1.0, None, true), (0.0, None, false), (1.0, Some(hook()), false)]
-    {
+    for (reward, is_kept) in [(1.0, true), (0.0, false)] {
         let mut run = TrialRun::new(&ctx, &services, AgentPlan::default());
         run.attempt.environment.fail_access("a bug");
-        run.attempt.secondary_errors.extend(secondary);
         run.score = Some(VerifierScore::plain(reward));
         run.blame_host().await;
         assert_eq!(run.score.is_some(), is_kept, "{reward}");
         let class = run.attempt.first_error.map(|error| error.class);
         assert_eq!(class, (!is_kept).then_some(ErrorClass::Infrastructure), "{reward}");
+    }
+}
+
+/// Runs a failing collect hook in an environment with this network, after a failure of the proxy if there
+/// is one; returns the error that a full reward leads to.
+async fn error_beside_full_reward(
+    hook: &str,
+    network: NetworkPolicy,
+    proxy_fails: bool,
+) -> Option<ErrorCode> {
+    let mut rig = TrialFixture::new().await;
+    rig.task.environment.network = network;
+    let command = hook.to_owned();
+    let hook = CollectHook { command, service: None, timeout_sec: 1.0, user: None };
+    rig.task.steps[0].verifier.collect = vec![hook];
+    let (ctx, services) = (rig.context(), rig.services());
+    let mut run = TrialRun::new(&ctx, &services, AgentPlan::default());
+    let image = (ImageSource::Named("an image".to_owned()), Image::found("an image"));
+    let (task, purpose) = (&ctx.task.environment, EnvironmentPurpose::Agent);
+    let request = setup::create_request(&ctx, &services, task, purpose, image, Vec::new());
+    let created = run.attempt.environment.create(Arc::new(rig.provider.clone()), request).await;
+    created.expect("created");
+    if proxy_fails {
+        run.attempt.environment.fail_access("a bug");
+    }
+    assert!(run.collect_artifacts(ctx.step(), false).await.is_ok(), "the hook alone fails");
+    assert!(run.attempt.secondary_errors.iter().any(failure::is_of_hook));
+    run.score = Some(VerifierScore::plain(1.0));
+    run.blame_host().await;
+    assert_eq!(run.score.is_some(), run.attempt.first_error.is_none());
+    run.attempt.first_error.map(|error| error.code)
+}
+
+#[tokio::test]
+async fn full_reward_beside_a_failed_hook_counts_unless_its_environment_was_removed() {
+    for (hook, proxy_fails, expected) in [
+        ("exit 4", false, None),
+        // The list that was not served is in force no more.
+        ("exit 4", true, None),
+        ("remove", false, Some(ErrorCode::ENVIRONMENT_LOST)),
+    ] {
+        let found = error_beside_full_reward(hook, NetworkPolicy::Public, proxy_fails).await;
+        assert_eq!(found, expected, "{hook}");
+    }
+}
+
+#[cfg(feature = "gateway")]
+#[tokio::test]
+async fn full_reward_beside_a_hook_that_fails_without_its_proxy_does_not_count() {
+    for (proxy_fails, expected) in [(false, None), (true, Some(ErrorCode::PROVIDER_ERROR))] {
+        let network = NetworkPolicy::Allowlist(vec!["a.example".to_owned()]);
+        assert_eq!(error_beside_full_reward("exit 4", network, proxy_fails).await, expected);
     }
 }
