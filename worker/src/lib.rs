@@ -2,8 +2,6 @@
 
 pub mod agents;
 pub mod disk;
-pub mod egress;
-pub mod environment;
 pub mod executor;
 pub mod gateway;
 pub mod service;

@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Args;
 use rollout_base::backoff::error_chain;
 use rollout_base::tls_files;
-use rollout_worker::environment::CaBundle;
+use rollout_environment::CaBundle;
 
 use super::output::Printer;
 use crate::config::env_vars;

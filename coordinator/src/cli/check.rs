@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use rollout_base::supervise;
+use rollout_environment::descriptor;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::task::{NetworkPolicy, TaskFormat};
-use rollout_worker::environment::descriptor;
 
 use super::env_file;
 use super::error::CliError;

@@ -94,8 +94,8 @@ impl CliError {
 
     /// The Docker engine cannot be used, and nothing was started.
     #[cfg(feature = "docker")]
-    pub(super) fn from_docker(failure: &rollout_worker::environment::Failure) -> Self {
-        use rollout_worker::environment::FailureKind;
+    pub(super) fn from_docker(failure: &rollout_environment::Failure) -> Self {
+        use rollout_environment::FailureKind;
         match failure.kind {
             FailureKind::Unreachable => Self::new(ExitCode::Config, failure.chain())
                 .hint("start the engine, or name another one in `DOCKER_HOST`"),

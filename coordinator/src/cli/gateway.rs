@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use clap::Args;
 use rollout_base::secrets::Redactor;
 use rollout_base::supervise;
+use rollout_environment::ListenerRoute;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::id::RunId;
-use rollout_worker::environment::ListenerRoute;
 use rollout_worker::gateway::proxy::Gateway;
 use rollout_worker::gateway::{ModelGateway as _, TrajectoryAgent, TryRequest, Upstream};
 

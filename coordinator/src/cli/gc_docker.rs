@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
+use rollout_environment::docker::{DockerOptions, DockerProvider, PrunedImages, TaskImage};
+use rollout_environment::{DeadOwners, Failure, Owner, Provider as _, ReapReport};
 use rollout_protocol::exit::ExitCode;
 use rollout_store::host::HostOwners;
-use rollout_worker::environment::docker::{DockerOptions, DockerProvider, PrunedImages, TaskImage};
-use rollout_worker::environment::{DeadOwners, Failure, Owner, Provider as _, ReapReport};
 use serde_json::{Value, json};
 
 use super::error::CliError;
@@ -115,7 +115,7 @@ impl DeadOwners for DeadOwnerCheck {
 
 #[cfg(test)]
 mod tests {
-    use rollout_worker::environment::FailureKind;
+    use rollout_environment::FailureKind;
 
     use super::*;
 

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use clap::Args;
 use rollout_base::supervise;
+use rollout_environment::descriptor;
+use rollout_environment::egress::AllowedHosts;
+use rollout_environment::image_access::ImageAccess;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::limits::TRIALS_PER_RUN;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::task::HostRule;
-use rollout_worker::egress::AllowedHosts;
-use rollout_worker::environment::descriptor;
-use rollout_worker::environment::image_access::ImageAccess;
 
 use super::ca_bundle::CaBundleArgs;
 use super::error::CliError;

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use rollout_environment::image_access::ImageAccess;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::spec::environment::ProviderKind;
-use rollout_worker::environment::image_access::ImageAccess;
 
 use super::ca_bundle::CaBundleArgs;
 use super::error::CliError;

@@ -8,13 +8,13 @@ use std::time::Duration;
 use rollout_base::backoff::OutageLog;
 use rollout_base::secrets::TrialVariables;
 use rollout_base::shown_path;
+use rollout_environment::descriptor;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_queue::nats::{ConnectError, Nats, NatsName, NatsOptions, NatsSource};
 use rollout_queue::traits::QueueError;
 use rollout_store::{BlobStore, StoreError, StoreUrl};
-use rollout_worker::environment::descriptor;
 use rollout_worker::service::WorkerExitReason;
 use tokio::time::Instant;
 

@@ -1,7 +1,7 @@
 //! Values of a worker's options: slots, memory, providers.
 
+use rollout_environment::descriptor;
 use rollout_protocol::spec::environment::ProviderKind;
-use rollout_worker::environment::descriptor;
 
 use crate::config::units;
 

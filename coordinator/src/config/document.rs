@@ -1,11 +1,11 @@
 //! `config.json`: the resolved job as one JSON document.
 
+use rollout_environment::descriptor;
 use rollout_protocol::spec::agent::{AgentKind, AgentTaskOptions, ShellSpec};
 use rollout_protocol::spec::budget::{RunBudget, TryBudget};
 use rollout_protocol::spec::gateway::{GatewaySpec, UpstreamSpec};
 use rollout_protocol::spec::harness::HarnessSpec;
 use rollout_protocol::spec::task::Artifact;
-use rollout_worker::environment::descriptor;
 use serde_json::{Map, Value, json};
 
 use super::address::without_secrets;

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use rollout_worker::egress::{AllowedHosts, HostRefusal, HostTarget};
+use rollout_environment::egress::{AllowedHosts, HostRefusal, HostTarget};
 use tokio::sync::watch;
 
 /// Ports of addresses that name none.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Zoned;
 use rollout_base::secrets::TrialVariables;
+use rollout_environment::image_access::ImageAccess;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::budget::RunBudget;
 use rollout_protocol::spec::gateway::GatewaySpec;
@@ -12,7 +13,6 @@ use rollout_protocol::spec::guardrail::Guardrail;
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
 use rollout_protocol::wire::offer::RunRateLimits;
-use rollout_worker::environment::image_access::ImageAccess;
 
 use super::cli_overrides::CliSetting;
 use super::diagnostics::{Diagnostics, ErrorKind};

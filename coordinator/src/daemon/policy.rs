@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
+use rollout_environment::descriptor;
+use rollout_environment::egress::first_internal_host;
+use rollout_environment::image_access::ImageAccess;
 use rollout_protocol::spec::environment::{PreservePolicy, ProviderKind, ProviderSpec};
-use rollout_worker::egress::first_internal_host;
-use rollout_worker::environment::descriptor;
-use rollout_worker::environment::image_access::ImageAccess;
 
 use super::datasets::AllowedUploads;
 use super::principal::AllowedVariables;
@@ -243,7 +243,7 @@ fn has_dot_part(url: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use rollout_worker::egress::AllowedHosts;
+    use rollout_environment::egress::AllowedHosts;
 
     use super::*;
     use crate::config::{Diagnostics, HostAccess, JobOptions, read_job};

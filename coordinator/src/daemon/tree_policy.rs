@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rollout_worker::environment::registry_lookups::RegistryLookups;
+use rollout_environment::registry_lookups::RegistryLookups;
 
 use super::policy::DocumentPolicy;
 use super::principal::AllowedVariables;

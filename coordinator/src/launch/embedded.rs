@@ -19,6 +19,7 @@ use rollout_engine::{
     DurableStateListener, Engine, EngineInputs, EngineMessage, EngineOutcome, OpenRun, PhaseHints,
     Planner, QueuePublisher, RunError, RunLock, RunOpenOptions, WorkerLocation,
 };
+use rollout_environment::{Owner, Provider};
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::LostReason;
@@ -30,7 +31,6 @@ use rollout_queue::embedded::model::BrokerModelConfig;
 use rollout_queue::traits::{Dispatch, QueueError, WorkSource};
 use rollout_store::BlobStore;
 use rollout_store::host::{HostOwners, WorkerDir};
-use rollout_worker::environment::{Owner, Provider};
 use rollout_worker::service::{Runner, ShutdownLevel, Worker, WorkerConfig, WorkerProfile};
 use rollout_worker::spool;
 use tokio::sync::{mpsc, oneshot, watch};

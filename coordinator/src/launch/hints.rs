@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use rollout_engine::LiveExecution;
+use rollout_environment::EnvironmentLabels;
 use rollout_protocol::dependency::Dependency;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{EvalRecord, IdeasRecord, TrialRecord};
 use rollout_worker::disk::DiskWatch;
-use rollout_worker::environment::EnvironmentLabels;
 use rollout_worker::executor::{ExecutionContext, Finished, PhaseSink};
 use rollout_worker::gateway::run_calls::RunCallTable;
 use rollout_worker::service::Runner;

@@ -1,10 +1,10 @@
 //! Output of `--dry-run`: the resolved job and its tasks, before anything runs.
 
+use rollout_environment::descriptor;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::{NetworkPolicy, TaskSpec};
 use rollout_protocol::spec::timeout::Timeouts;
-use rollout_worker::environment::descriptor;
 use serde::Serialize;
 use serde_json::Value;
 

@@ -4,10 +4,10 @@
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
+use rollout_environment::egress::{AllowedHosts, EgressProxy, RefusedHosts};
+use rollout_environment::{Environment, ListenerRoute, Provider as _};
 use rollout_protocol::spec::task::NetworkPolicy;
 use rollout_tests::ignored::{is_root_or_ignored, report_ignored};
-use rollout_worker::egress::{AllowedHosts, EgressProxy, RefusedHosts};
-use rollout_worker::environment::{Environment, ListenerRoute, Provider as _};
 
 use crate::docker_provider::fixture::{DockerFixture, destroy, output, run, wait_for_script};
 use crate::docker_provider::network::bridge;

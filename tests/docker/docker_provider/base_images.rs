@@ -9,14 +9,14 @@ use bollard::query_parameters::{
     CreateImageOptions, PushImageOptions, RemoveImageOptions, TagImageOptions,
 };
 use futures_util::StreamExt as _;
+use rollout_environment::docker::DockerProvider;
+use rollout_environment::{
+    BaseDigests, Failure, FailureKind, Image, ImageRequest, ImageSource, Provider,
+};
 use rollout_protocol::id::RunId;
 use rollout_protocol::spec::environment::{DockerSettings, ProviderSpec};
 use rollout_tests::docker::DockerEngine;
 use rollout_tests::ignored::or_ignored;
-use rollout_worker::environment::docker::DockerProvider;
-use rollout_worker::environment::{
-    BaseDigests, Failure, FailureKind, Image, ImageRequest, ImageSource, Provider,
-};
 
 use crate::docker_provider::fixture::{DockerFixture, destroy, output};
 

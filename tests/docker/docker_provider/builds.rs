@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use rollout_tests::engine_proxy::EngineProxy;
-use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
-use rollout_worker::environment::{
+use rollout_environment::docker::{DockerOptions, DockerProvider};
+use rollout_environment::{
     BuildProxies, FailureKind, Image, ImageRequest, ImageSource, Provider as _,
 };
+use rollout_tests::engine_proxy::EngineProxy;
 
 use crate::docker_provider::fixture::{BASE, DockerFixture, destroy, output};
 

@@ -1,8 +1,8 @@
 //! The CA bundle of a host in builds and in services.
 
+use rollout_environment::docker::{DockerOptions, DockerProvider};
+use rollout_environment::{CaBundle, FailureKind, Provider as _};
 use rollout_tests::engine_proxy::EngineProxy;
-use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
-use rollout_worker::environment::{CaBundle, FailureKind, Provider as _};
 
 use crate::docker_provider::builds::{builder, run_in_image};
 use crate::docker_provider::compose::{created, open_with, request};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rollout_worker::environment::{ExecCommand, FailureKind, OutputSink, OutputStream};
+use rollout_environment::{ExecCommand, FailureKind, OutputSink, OutputStream};
 
 use crate::docker_provider::fixture::{CommandOutput, DockerFixture, destroy, output, run, shell};
 

@@ -6,13 +6,13 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
-use rollout_protocol::spec::task::NetworkPolicy::{NoNetwork, Public};
-use rollout_tests::ignored::report_ignored;
-use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
-use rollout_worker::environment::{
+use rollout_environment::docker::{DockerOptions, DockerProvider};
+use rollout_environment::{
     ComposeFile, CreateRequest, DeadOwners, Environment, Failure, FailureKind, ImageSource, Owner,
     Provider as _, Upload,
 };
+use rollout_protocol::spec::task::NetworkPolicy::{NoNetwork, Public};
+use rollout_tests::ignored::report_ignored;
 
 use crate::docker_provider::fixture::{
     BASE, DockerFixture, destroy, output, owner, run, wait_for_script,
@@ -196,7 +196,7 @@ async fn compose_legacy_variables_and_service_builds_work() {
     let built = found.config.and_then(|config| config.image).expect("its image");
     destroy(environment).await;
     for reference in [built, image.reference] {
-        lab.remove_image(&rollout_worker::environment::Image::found(reference)).await;
+        lab.remove_image(&rollout_environment::Image::found(reference)).await;
     }
 }
 
@@ -506,12 +506,7 @@ async fn compose_services_share_log_directories() {
     destroy(environment).await;
     assert!(labeled_objects(&lab, &label).await.is_empty());
     for reference in [built, image.reference] {
-        lab.remove_image(&rollout_worker::environment::Image {
-            reference,
-            made: true,
-            build: None,
-        })
-        .await;
+        lab.remove_image(&rollout_environment::Image { reference, made: true, build: None }).await;
     }
 }
 

@@ -1,7 +1,7 @@
 //! Environments with services of users of a server, who may not use the network of the engine's host.
 
+use rollout_environment::{FailureKind, Provider as _};
 use rollout_protocol::spec::environment::{DockerSettings, ProviderSpec};
-use rollout_worker::environment::{FailureKind, Provider as _};
 
 use crate::docker_provider::compose::{labeled_objects, open, request};
 use crate::docker_provider::fixture::BASE;

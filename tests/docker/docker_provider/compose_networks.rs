@@ -2,9 +2,9 @@
 
 use std::net::TcpListener;
 
+use rollout_environment::CreateRequest;
 use rollout_protocol::spec::environment::{DockerNetwork, DockerSettings, ProviderSpec};
 use rollout_protocol::spec::task::NetworkPolicy::NoNetwork;
-use rollout_worker::environment::CreateRequest;
 
 use crate::docker_provider::compose::{
     created, labeled_objects, open, project_label, query_script, request, with_db,

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use rollout_environment::{
+    Environment, Failure, FailureKind, ImageHealthcheck, OwnHealthcheck, Provider as _, Upload,
+};
 use rollout_protocol::record::LimitEnforcement;
 use rollout_protocol::spec::environment::DockerNetwork;
 use rollout_protocol::spec::resources::Resources;
-use rollout_worker::environment::{
-    Environment, Failure, FailureKind, ImageHealthcheck, OwnHealthcheck, Provider as _, Upload,
-};
 
 use crate::docker_provider::fixture::{
     DockerFixture, destroy, output, run, try_run, until, wait_for_script,

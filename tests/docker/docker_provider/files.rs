@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use rollout_worker::environment::{FailureKind, Upload};
+use rollout_environment::{FailureKind, Upload};
 use tokio::io::AsyncReadExt as _;
 
 use crate::docker_provider::fixture::{DockerFixture, WAIT_DEADLINE, destroy, output, run};

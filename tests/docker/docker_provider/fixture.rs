@@ -8,6 +8,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bollard::Docker;
+use rollout_environment::docker::{DockerOptions, DockerProvider};
+use rollout_environment::{
+    BuildProxies, CaBundle, CreateRequest, Environment, EnvironmentLabels, EnvironmentPurpose,
+    ExecCommand, Failure, Image, ImageRequest, ImageSource, OutputSink, OutputStream, Owner,
+    Provider as _, Upload,
+};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::spec::environment::{DockerSettings, ProviderSpec};
@@ -16,12 +22,6 @@ use rollout_protocol::spec::task::NetworkPolicy;
 use rollout_tests::docker::NO_ENGINE;
 use rollout_tests::ignored::report_ignored;
 use rollout_tests::wait;
-use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
-use rollout_worker::environment::{
-    BuildProxies, CaBundle, CreateRequest, Environment, EnvironmentLabels, EnvironmentPurpose,
-    ExecCommand, Failure, Image, ImageRequest, ImageSource, OutputSink, OutputStream, Owner,
-    Provider as _, Upload,
-};
 
 /// Image of all tests that need no other.
 pub(crate) const BASE: &str = "debian:bookworm-slim";

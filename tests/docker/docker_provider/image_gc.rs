@@ -4,8 +4,8 @@ use std::fs::File;
 use std::time::{Duration, SystemTime};
 
 use rollout_base::removal_limits::RemovalLimits;
-use rollout_worker::environment::docker::PrunedImages;
-use rollout_worker::environment::{Image, Provider as _};
+use rollout_environment::docker::PrunedImages;
+use rollout_environment::{Image, Provider as _};
 
 use crate::docker_provider::fixture::{DockerFixture, destroy};
 

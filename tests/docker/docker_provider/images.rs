@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rollout_environment::docker::{DockerOptions, DockerProvider};
+use rollout_environment::{FailureKind, ImageRequest, ImageSource, Provider as _};
 use rollout_protocol::id::RunId;
-use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
-use rollout_worker::environment::{FailureKind, ImageRequest, ImageSource, Provider as _};
 
 use crate::docker_provider::fixture::{
     BASE, DockerFixture, WAIT_DEADLINE, destroy, exists, output, until,

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use rollout_environment::FailureKind;
 use rollout_protocol::record::LimitEnforcement;
 use rollout_tests::ignored::report_ignored;
-use rollout_worker::environment::FailureKind;
 
 use crate::docker_provider::fixture::{DockerFixture, destroy, output, run, try_run, until};
 

@@ -4,9 +4,9 @@ use std::io::Read as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
+use rollout_environment::{Environment, Provider as _};
 use rollout_protocol::spec::environment::DockerNetwork;
 use rollout_protocol::spec::task::NetworkPolicy::{NoNetwork, Public};
-use rollout_worker::environment::{Environment, Provider as _};
 
 use crate::docker_provider::fixture::{
     DockerFixture, WAIT_DEADLINE, destroy, output, run, wait_for_script,

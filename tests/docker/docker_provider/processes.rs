@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use bollard::query_parameters::StatsOptions;
 use futures_util::StreamExt as _;
+use rollout_environment::docker::{DockerOptions, DockerProvider};
+use rollout_environment::{Environment, ExecCommand, FailureKind};
 use rollout_tests::engine_proxy::EngineProxy;
-use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
-use rollout_worker::environment::{Environment, ExecCommand, FailureKind};
 
 use crate::docker_provider::fixture::{
     CommandOutput, DockerFixture, WAIT_DEADLINE, destroy, output, run, shell, until, wait_for_file,

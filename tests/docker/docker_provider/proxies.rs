@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rollout_worker::environment::{Environment, ExecCommand};
+use rollout_environment::{Environment, ExecCommand};
 
 use crate::docker_provider::compose::{created, open, request};
 use crate::docker_provider::fixture::{BASE, CommandOutput, destroy, output, shell};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use bollard::models::ContainerCreateBody;
 use bollard::query_parameters::CreateContainerOptions;
-use rollout_worker::environment::{DeadOwners, Owner, Provider as _};
+use rollout_environment::{DeadOwners, Owner, Provider as _};
 
 use crate::docker_provider::fixture::{BASE, DockerFixture, owner};
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use rollout_environment::{Environment, ExecCommand, FailureKind, Provider as _};
 use rollout_protocol::record::LimitEnforcement;
 use rollout_protocol::spec::resources::{ResourceCeilings, Resources};
-use rollout_worker::environment::{Environment, ExecCommand, FailureKind, Provider as _};
 
 use crate::docker_provider::fixture::{CommandOutput, DockerFixture, destroy, output, shell};
 

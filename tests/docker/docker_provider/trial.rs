@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
+use rollout_environment::contract::{self, ProviderUnderTest};
+use rollout_environment::{CaBundle, ImageSource, Upload};
 use rollout_protocol::spec::environment::{DockerSettings, ProviderSpec};
-use rollout_worker::environment::contract::{self, ProviderUnderTest};
-use rollout_worker::environment::{CaBundle, ImageSource, Upload};
 use tokio::io::AsyncReadExt as _;
 
 use crate::docker_provider::fixture::{BASE, DockerFixture, output, owner};

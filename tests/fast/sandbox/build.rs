@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
+use rollout_environment::{
+    BuildProxies, CreateRequest, FailureKind, ImageRequest, ImageSource, Provider as _,
+};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::spec::environment::{ProcessSettings, ProviderSpec};
 use rollout_tests::sandbox::{self, AMPLE_RESOURCES, output};
-use rollout_worker::environment::{
-    BuildProxies, CreateRequest, FailureKind, ImageRequest, ImageSource, Provider as _,
-};
 
 use crate::sandbox::SandboxFixture;
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_environment::{Environment, OutputStream, Upload};
 use rollout_tests::sandbox::{self, CapturedOutput, file, output, run, shell};
-use rollout_worker::environment::{Environment, OutputStream, Upload};
 use tokio::io::AsyncReadExt as _;
 
 use crate::sandbox::{SandboxFixture, WAIT_DEADLINE};
@@ -98,7 +98,7 @@ async fn background_process_does_not_delay_exit_and_survives() {
 #[tokio::test(flavor = "multi_thread")]
 async fn output_flood_is_streamed_in_bounded_memory() {
     struct FloodCounter(std::sync::atomic::AtomicU64);
-    impl rollout_worker::environment::OutputSink for FloodCounter {
+    impl rollout_environment::OutputSink for FloodCounter {
         fn write(&self, _: OutputStream, bytes: &[u8]) {
             self.0.fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
         }

@@ -1,8 +1,8 @@
 //! Visibility: the files, processes, devices and network that a sandbox shows or hides.
 
+use rollout_environment::{Environment, Provider as _};
 use rollout_protocol::spec::environment::{ProcessNetwork, ProcessSettings};
 use rollout_tests::sandbox::{self, output, run};
-use rollout_worker::environment::{Environment, Provider as _};
 
 use crate::sandbox::SandboxFixture;
 
@@ -147,7 +147,7 @@ async fn sandbox_with_default_settings_is_usable() {
         output(environment, script).await;
     }
     let variables = output(environment, "env -u PWD -u SHLVL -u OLDPWD -u _ env | sort").await;
-    let path = rollout_worker::environment::process::dockerfile::DEFAULT_PATH;
+    let path = rollout_environment::process::dockerfile::DEFAULT_PATH;
     assert_eq!(variables, format!("HOME=/root\nPATH={path}\n"));
     sandbox.destroy().await.expect("destroyed");
 }

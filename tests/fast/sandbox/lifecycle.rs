@@ -3,10 +3,10 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rollout_environment::{DeadOwners, FailureKind, Owner, Provider as _};
 use rollout_protocol::spec::environment::{ProcessSettings, ProviderSpec};
 use rollout_tests::sandbox::{self, AMPLE_RESOURCES, output};
 use rollout_tests::{hidden_commands, processes, wait};
-use rollout_worker::environment::{DeadOwners, FailureKind, Owner, Provider as _};
 
 use crate::sandbox::{SandboxFixture, WAIT_DEADLINE, helper};
 

@@ -1,11 +1,11 @@
 //! Resource limits: their enforcement, and the errors when they are reached.
 
+use rollout_environment::{Environment, FailureKind, Provider as _};
 use rollout_protocol::record::LimitEnforcement;
 use rollout_protocol::spec::environment::ProcessSettings;
 use rollout_protocol::spec::resources::Resources;
 use rollout_tests::ignored::{report_ignored, report_ignored_part};
 use rollout_tests::sandbox::{self, AMPLE_RESOURCES, run, try_run};
-use rollout_worker::environment::{Environment, FailureKind, Provider as _};
 
 use crate::sandbox::{SandboxFixture, WAIT_DEADLINE};
 

@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_environment::CaBundle;
+use rollout_environment::contract::{self, ProviderUnderTest};
+use rollout_environment::process::{ProcessConfig, ProcessProvider};
 use rollout_protocol::spec::environment::{ProcessSettings, ProviderSpec};
 use rollout_tests::sandbox;
-use rollout_worker::environment::CaBundle;
-use rollout_worker::environment::contract::{self, ProviderUnderTest};
-use rollout_worker::environment::process::{ProcessConfig, ProcessProvider};
 
 /// Deadline for anything that should happen at once.
 const WAIT_DEADLINE: Duration = Duration::from_secs(120);

@@ -7,16 +7,33 @@ use std::process::Command;
 use crate::{Violation, assert_none, files};
 
 /// The workspace's crates with those that they may use:
-/// `protocol <- base <- queue, store <- worker <- engine <- coordinator <- tests`.
+/// `protocol <- base <- queue, store <- environment <- worker <- engine <- coordinator <- tests`.
 const DIRECTION: &[(&str, &[&str])] = &[
     ("rollout-protocol", &[]),
     ("rollout-base", &["rollout-protocol"]),
     ("rollout-queue", &["rollout-protocol", "rollout-base"]),
     ("rollout-store", &["rollout-protocol", "rollout-base"]),
-    ("rollout-worker", &["rollout-protocol", "rollout-base", "rollout-queue", "rollout-store"]),
+    ("rollout-environment", &["rollout-protocol", "rollout-base", "rollout-store"]),
+    (
+        "rollout-worker",
+        &[
+            "rollout-protocol",
+            "rollout-base",
+            "rollout-queue",
+            "rollout-store",
+            "rollout-environment",
+        ],
+    ),
     (
         "rollout-engine",
-        &["rollout-protocol", "rollout-base", "rollout-queue", "rollout-store", "rollout-worker"],
+        &[
+            "rollout-protocol",
+            "rollout-base",
+            "rollout-queue",
+            "rollout-store",
+            "rollout-environment",
+            "rollout-worker",
+        ],
     ),
     (
         "rollout-coordinator",
@@ -25,6 +42,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
             "rollout-base",
             "rollout-queue",
             "rollout-store",
+            "rollout-environment",
             "rollout-worker",
             "rollout-engine",
         ],
@@ -36,6 +54,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
             "rollout-base",
             "rollout-queue",
             "rollout-store",
+            "rollout-environment",
             "rollout-worker",
             "rollout-engine",
             "rollout-coordinator",

@@ -66,8 +66,7 @@ const COORDINATOR: &[LayerRule] = &[
 
 /// The worker's modules, lowest layer first. A module imports from its own layer and lower ones.
 const WORKER: &[&[&str]] = &[
-    &["egress", "workspace_diff"],
-    &["environment"],
+    &["workspace_diff"],
     &["agents", "disk", "executor", "gateway", "verifier"],
     &["spool", "work"],
     &["service"],

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_base::secrets::TrialVariables;
+use rollout_environment::docker::{DockerOptions, DockerProvider};
+use rollout_environment::{EnvironmentLabels, Provider};
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::record::{IdeasEnd, IdeasRecord, LogsRecord};
@@ -21,8 +23,6 @@ use rollout_store::git::testing::UserRepository;
 use rollout_store::{BlobStore as _, MemoryStore};
 use rollout_tests::docker::DockerEngine;
 use rollout_tests::{processes, sandbox, wait};
-use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
-use rollout_worker::environment::{EnvironmentLabels, Provider};
 use rollout_worker::executor::{
     DedicatedSlot, ExecutionContext, ExecutionServices, NoEventLog, PhaseSink, ScratchWork,
     TaskFiles,

@@ -10,11 +10,10 @@ mod shell;
 mod tools;
 
 use bytes::Bytes;
+use rollout_environment::Upload;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::spec::agent::{AgentKind, AgentSpec};
 use rollout_protocol::spec::task::{StepSpec, TaskFormat};
-
-use crate::environment::Upload;
 
 pub use self::harness::harness_variables;
 pub use self::prior::{

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use rollout_base::common_times::next_time;
 use rollout_base::shown_path::shown;
+use rollout_environment::Provider;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -26,7 +27,6 @@ use self::space_meter::{MeasurementFault, SpaceMeter};
 pub use self::write_watch::WriteFault;
 
 use self::write_watch::WriteWatch;
-use crate::environment::Provider;
 
 /// Time between two measurements while executions run: a disk that is full for less time may go
 /// unnoticed. A measurement that is not older needs no repetition before more work is taken.

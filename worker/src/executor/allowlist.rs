@@ -4,10 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use rollout_environment::egress::{AllowedHosts, EgressNames, EgressProxy, RefusedHosts};
+use rollout_environment::{Environment, Failure, FailureKind, ListenerRoute};
 use rollout_protocol::spec::task::NetworkPolicy;
-
-use crate::egress::{AllowedHosts, EgressNames, EgressProxy, RefusedHosts};
-use crate::environment::{Environment, Failure, FailureKind, ListenerRoute};
 
 /// The access of one environment.
 #[derive(Debug, Default)]

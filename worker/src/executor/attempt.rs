@@ -5,6 +5,7 @@
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt as _;
+use rollout_environment::Provider;
 use rollout_protocol::dependency::Dependency;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::environment::ProviderKind;
@@ -15,7 +16,6 @@ use super::finished::Finished;
 use super::parking::{Parking, WaitOutcome};
 use super::recipe::{PhaseInterrupt, WorkRecipe};
 use super::stop::wait_for_kill;
-use crate::environment::Provider;
 
 /// Runs attempts of an execution until one has a result.
 ///

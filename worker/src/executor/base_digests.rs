@@ -6,11 +6,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use rollout_base::backoff::error_chain;
+use rollout_environment::{BaseDigests, Failure, FailureKind};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 use rollout_store::{BlobStore, StoreError};
-
-use crate::environment::{BaseDigests, Failure, FailureKind};
 
 /// The digests of one run.
 #[derive(Debug)]

@@ -17,10 +17,10 @@ use rollout_base::fs_make::make_directory;
 use rollout_base::secrets::{RedactingStream, RedactionStyle, Redactor};
 use rollout_base::supervise::{self, BlockingDrop};
 use rollout_base::warning_limiter::WarningLimiter;
+use rollout_environment::{OutputSink, OutputStream};
 use rollout_protocol::limits;
 
 use super::context::ScratchWork;
-use crate::environment::{OutputSink, OutputStream};
 
 /// Directories above that of a file which may be missing: `steps/<name>/logs`. More are missing if
 /// something moved or removed the directory of the run or of the worker.

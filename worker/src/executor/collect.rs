@@ -6,6 +6,7 @@ use rollout_base::fs_make::make_scratch_directory;
 use rollout_base::secrets::Redactor;
 use rollout_base::shortage::Shortage;
 use rollout_base::shown_path::shown;
+use rollout_environment::{ByteStream, Environment, Failure, FailureKind};
 use rollout_protocol::digest::Digest;
 use rollout_store::archive::{
     self, ArchiveLimits, ArchivePath, CapturedFile, ExcludePatterns, RootHandling, SanitizeOptions,
@@ -13,7 +14,6 @@ use rollout_store::archive::{
 };
 
 use super::context::{COPY_LIMIT, with_timeout};
-use crate::environment::{ByteStream, Environment, Failure, FailureKind};
 
 /// A clean archive of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 //! The cost that a command reports: a decimal number in a file of its own. A command that writes
 //! nothing reports no cost; invalid content does not fail the command.
 
+use rollout_environment::{Environment, Upload};
 use rollout_store::archive::{self, CapturedFile};
 
 use super::context::COPY_LIMIT;
-use crate::environment::{Environment, Upload};
 
 /// File for the cost of a command.
 pub const COST_FILE: &str = "/cost/reported";

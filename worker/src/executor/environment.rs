@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use rollout_base::supervise::{self, Task, TaskPanic};
+use rollout_environment::egress::RefusedHosts;
+use rollout_environment::{CreateRequest, Environment, Failure, FailureKind, Provider};
 use rollout_protocol::record::EnvironmentRecord;
 use rollout_protocol::spec::environment::EnvironmentRates;
 use rollout_protocol::spec::resources::Resources;
@@ -18,8 +20,6 @@ use super::allowlist::AllowlistAccess;
 use super::context::with_timeout;
 use super::sidecars::{Sidecar, Sidecars};
 use super::teardown;
-use crate::egress::RefusedHosts;
-use crate::environment::{CreateRequest, Environment, Failure, FailureKind, Provider};
 
 /// Extra time to wait for a late environment, to remove it.
 const LATE_LIMIT: Duration = Duration::from_secs(60);
@@ -345,13 +345,13 @@ mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
     use std::path::PathBuf;
 
+    use rollout_environment::fake::FakeProvider;
+    use rollout_environment::{EnvironmentLabels, EnvironmentPurpose, Image, ImageSource, Owner};
     use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
     use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::environment::fake::FakeProvider;
-    use crate::environment::{EnvironmentLabels, EnvironmentPurpose, Image, ImageSource, Owner};
 
     fn request(hosts: Vec<String>) -> CreateRequest {
         CreateRequest {

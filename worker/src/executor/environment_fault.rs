@@ -1,11 +1,11 @@
 //! Faults of this host that environments met while an execution ran: something outside removed one, or the
 //! proxy of its allowed hosts failed. A command that failed in one says nothing about the agent or the task.
 
+use rollout_environment::Failure;
 use rollout_protocol::error::{ErrorCode, TrialError};
 
 use super::environment::ManagedEnvironment;
 use super::host_fault::FaultedExecution;
-use crate::environment::Failure;
 
 /// A fault that an environment met.
 #[derive(Debug)]

@@ -11,6 +11,7 @@ use rollout_base::fs_remove;
 use rollout_base::shown_path::shown;
 use rollout_base::supervise;
 use rollout_base::write_check::check_writes;
+use rollout_environment::BaseDigests;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
@@ -19,7 +20,6 @@ use rollout_store::{BlobStore, StoreError};
 use tokio::sync::OnceCell;
 
 use super::base_digests::RunBaseDigests;
-use crate::environment::BaseDigests;
 
 /// Number of task parts kept while no trial uses them. More would seldom be used again: trials of
 /// one task follow each other.

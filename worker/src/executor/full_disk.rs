@@ -2,13 +2,13 @@
 //! count against the agent, unless the execution itself filled the disk beyond its own limit.
 
 use rollout_base::shortage::Shortage;
+use rollout_environment::Environment;
 use rollout_protocol::error::{ErrorCode, TrialError};
 use tokio::time::Instant;
 
 use super::capture::Capture;
 use super::host_fault::FaultedExecution;
 use crate::disk::DiskWatch;
-use crate::environment::Environment;
 
 /// Evidence of a full disk in an execution.
 pub(crate) struct DiskFullEvidence<'a> {

@@ -6,6 +6,10 @@ use std::time::Duration;
 
 use rollout_base::dependency;
 use rollout_base::secrets::Redactor;
+use rollout_environment::{
+    BuildProxies, EnvironmentLabels, Failure, FailureKind, Image, ImageRequest, ImageSource,
+    Provider, descriptor,
+};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::spec::environment::EnvironmentSpec;
 use rollout_protocol::spec::task::TaskEnvironment;
@@ -13,10 +17,6 @@ use rollout_protocol::spec::timeout::seconds;
 
 use super::errors::SetupError;
 use super::files::{TaskFiles, TaskPart};
-use crate::environment::{
-    BuildProxies, EnvironmentLabels, Failure, FailureKind, Image, ImageRequest, ImageSource,
-    Provider, descriptor,
-};
 
 /// Extra time for the provider to report its own timeout: it knows more about the cause.
 const GRACE: Duration = Duration::from_secs(10);

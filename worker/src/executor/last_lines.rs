@@ -69,9 +69,9 @@ fn last_lines(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use rollout_base::secrets::Redactor;
+    use rollout_environment::{OutputSink as _, OutputStream};
 
     use super::*;
-    use crate::environment::{OutputSink as _, OutputStream};
     use crate::executor::ScratchWork;
 
     /// The message of `curl` about a certificate that it does not trust.

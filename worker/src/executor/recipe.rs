@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rollout_base::secrets::Redactor;
 use rollout_base::supervise::panic_message;
+use rollout_environment::Environment;
 use rollout_protocol::error::{ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::control::StopLevel;
@@ -20,7 +21,6 @@ use super::finished::Finished;
 use super::full_disk::{DiskFullEvidence, FullDisk, is_conclusive};
 use super::host_fault::FaultedExecution;
 use super::timing::Timing;
-use crate::environment::Environment;
 
 /// A kind of work: its own parts of an attempt.
 pub(crate) trait WorkRecipe: Sized + Send {

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_base::dependency;
+use rollout_environment::{
+    CommandExit, Environment, ExecCommand, Failure, FailureKind, OutputSink,
+};
 use rollout_protocol::Timestamp;
 use rollout_protocol::record::CommandRecord;
 use rollout_protocol::spec::eval::EvalStage;
@@ -13,7 +16,6 @@ use tokio::sync::Notify;
 use super::capture::Capture;
 use super::errors::ScriptError;
 use super::last_lines::stderr_summary;
-use crate::environment::{CommandExit, Environment, ExecCommand, Failure, FailureKind, OutputSink};
 
 /// Longest wait for the end of all processes: killing a thousand takes one second, a restart of the
 /// environment a few more.

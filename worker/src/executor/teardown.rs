@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use rollout_base::supervise::panic_message;
+use rollout_environment::{Environment, Failure, FailureKind};
 
 use super::context::with_timeout;
-use crate::environment::{Environment, Failure, FailureKind};
 
 /// Longest time for a stop.
 const STOP_LIMIT: Duration = Duration::from_secs(60);

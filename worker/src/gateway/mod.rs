@@ -65,6 +65,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rollout_base::secrets::Redactor;
 use rollout_base::shown_path::shown;
+use rollout_environment::ListenerRoute;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::GatewaySummary;
 use rollout_protocol::spec::agent::SessionFormat;
@@ -72,7 +73,6 @@ use rollout_protocol::spec::budget::{ModelUse, TryBudget};
 use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 
 use self::run_calls::RunCallTable;
-use crate::environment::ListenerRoute;
 
 /// The gateway of a worker.
 #[async_trait]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use rollout_base::supervise::panic_message;
+use rollout_environment::EnvironmentLabels;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::spec::trial::TrialRef;
 use rollout_protocol::wire::offer::OfferedWork;
@@ -17,7 +18,6 @@ use super::execution_slot::ExecutionSlotHandle;
 use super::slots::SlotPermit;
 use super::stage_permits::ExecutionStagePermits;
 use super::{WorkerShared, disks, finish};
-use crate::environment::EnvironmentLabels;
 use crate::executor::{ExecutionContext, Finished, ScratchWork};
 use crate::work::eval::EvalContext;
 use crate::work::ideas::IdeasContext;

@@ -4,6 +4,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use rollout_environment::{EnvironmentLabels, Owner};
 use rollout_queue::traits::{ConnectionStatus, QueueError, WorkSource};
 use rollout_store::get_json;
 use rollout_store::testing::FaultyStore;
@@ -29,7 +30,6 @@ use tokio::sync::{broadcast, watch};
 
 use super::persist::persist_plan;
 use super::*;
-use crate::environment::{EnvironmentLabels, Owner};
 use crate::executor::{
     ArchiveCounts, DedicatedSlot, ExecutionContext, FileRole, NoEventLog, PhaseSink, RecordFile,
     ScratchWork,

@@ -3,7 +3,7 @@
 pub mod keyed_reward;
 pub mod reward;
 
-use crate::environment::Upload;
+use rollout_environment::Upload;
 
 /// Directory for the logs of all scripts.
 pub const LOGS: &str = "/logs";

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use rollout_environment::{DeadOwners as _, Owner};
 use rollout_protocol::Timestamp;
 use rollout_store::host::HostOwners;
-use rollout_worker::environment::{DeadOwners as _, Owner};
 
 use super::lock_file::LockFile;
 

@@ -3,9 +3,9 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::MetadataExt as _;
 
+use rollout_environment::{DeadOwners as _, Owner};
 use rollout_protocol::id::OwnerId;
 use rollout_store::host::HostOwners;
-use rollout_worker::environment::{DeadOwners as _, Owner};
 use serde::{Deserialize, Serialize};
 
 use crate::journal::RunLayout;

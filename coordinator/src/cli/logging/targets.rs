@@ -8,6 +8,7 @@ const TARGETS: &[&str] = &[
     "rollout_base",
     "rollout_coordinator",
     "rollout_engine",
+    "rollout_environment",
     "rollout_queue",
     "rollout_store",
     "rollout_worker",
@@ -21,6 +22,8 @@ const MOVED: &[(&str, &[char], &str)] = &[
     ("rollout_worker", &['=', '[', ':'], "rollout_base"),
     ("rollout_worker", &['=', '['], "rollout_queue"),
     ("rollout_worker::queue", &['=', '[', ':'], "rollout_queue"),
+    ("rollout_worker::environment", &['=', '[', ':'], "rollout_environment"),
+    ("rollout_worker", &['=', '[', ':'], "rollout_environment"),
     ("rollout_worker::store", &['=', '[', ':'], "rollout_store"),
     ("rollout_worker", &['=', '[', ':'], "rollout_store"),
 ];

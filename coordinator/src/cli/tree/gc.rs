@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use rollout_base::supervise;
 use rollout_engine::{LockOptions, LockWaitPolicy, RunLock};
+use rollout_environment::{Owner, descriptor};
 use rollout_protocol::exit::ExitCode;
 use rollout_store::host::HostOwners;
-use rollout_worker::environment::{Owner, descriptor};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 

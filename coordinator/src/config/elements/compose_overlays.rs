@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use rollout_base::regular_file;
 use rollout_base::shown_path::shown;
+use rollout_environment::{compose_fault, descriptor};
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
 use rollout_protocol::spec::environment::ProviderKind;
-use rollout_worker::environment::{compose_fault, descriptor};
 
 use super::super::diagnostics::ErrorKind;
 use super::super::reader::Field;

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use rollout_environment::descriptor::{self, ProviderSetting, SettingValues};
 use rollout_protocol::spec::environment::{
     EnvironmentRates, EnvironmentSpec, PreservePolicy, ProviderKind, ProviderSpec,
 };
 use rollout_protocol::spec::task::{McpServer, NetworkPolicy};
-use rollout_worker::environment::descriptor::{self, ProviderSetting, SettingValues};
 use serde_json::{Map, Value};
 
 use super::super::diagnostics::ErrorKind;

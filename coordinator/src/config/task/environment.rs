@@ -1,7 +1,7 @@
 //! `[environment]`, and `[verifier.environment]`, which has the same keys.
 
+use rollout_environment::image_reference::ImageReference;
 use rollout_protocol::spec::task::{McpServer, TaskEnvironment};
-use rollout_worker::environment::image_reference::ImageReference;
 
 use super::super::elements::{resources, timeouts};
 use super::super::reader::{Field, Fields};

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use rollout_environment::descriptor::{self, CapabilitySupport};
 use rollout_protocol::spec::environment::ProviderSpec;
 use rollout_protocol::spec::eval::{CommandKind, EvalStage};
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::HostRule;
-use rollout_worker::environment::descriptor::{self, CapabilitySupport};
 
 use super::super::diagnostics::ErrorKind;
 use super::super::elements::proxies::{self, ProxyConfig, ProxyKeys};

@@ -1,7 +1,7 @@
 //! A search as one JSON document, and the differences between two of them.
 
+use rollout_environment::descriptor;
 use rollout_protocol::spec::resources::Resources;
-use rollout_worker::environment::descriptor;
 use serde_json::{Map, Value, json};
 
 use super::super::document::{gateway, keyword};

@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use rollout_base::open_files;
-use rollout_worker::environment::CaBundle;
+use rollout_environment::CaBundle;
 
 pub use self::process::{SANDBOX_COMMAND, environment};
 pub use self::providers::{answering, check_services, provider, runner};

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use rollout_base::common_times::next_time;
+use rollout_environment::{FailureKind, Provider};
 use rollout_protocol::limits;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::heartbeat::EnvironmentCapacity;
-use rollout_worker::environment::{FailureKind, Provider};
 use rollout_worker::service::WorkerProfile;
 use tokio::sync::watch;
 use tokio::time::Instant;

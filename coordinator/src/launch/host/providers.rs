@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use rollout_base::secrets::TrialVariables;
 use rollout_engine::RunError;
+use rollout_environment::Provider;
+use rollout_environment::descriptor::{self, ProviderPaths};
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_store::BlobStore;
 use rollout_worker::disk::{DiskUse, DiskWatch};
-use rollout_worker::environment::Provider;
-use rollout_worker::environment::descriptor::{self, ProviderPaths};
 use rollout_worker::executor::{ExecutionServices, TaskFiles};
 use rollout_worker::gateway::ModelGateway;
 use rollout_worker::service::LocalRunner;

@@ -9,12 +9,12 @@ use rollout_base::backoff::error_chain;
 use rollout_base::common_times::next_time;
 use rollout_base::dependency::Dependency;
 use rollout_base::supervise;
+use rollout_environment::Provider;
 use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_queue::traits::WorkSource;
 use rollout_store::BlobStore;
 use rollout_store::host::{HostOwners, WorkerDir};
-use rollout_worker::environment::Provider;
 use rollout_worker::service::AdoptedExecutions;
 use rollout_worker::spool::Recovery;
 use tokio::runtime::Handle;
@@ -235,11 +235,11 @@ fn remove(dir: WorkerDir) {
 #[cfg(test)]
 mod tests {
     use async_trait::async_trait;
-    use rollout_protocol::spec::environment::ProviderKind;
-    use rollout_worker::environment::null::NullProvider;
-    use rollout_worker::environment::{
+    use rollout_environment::null::NullProvider;
+    use rollout_environment::{
         CreateRequest, DeadOwners, Environment, Failure, Image, ImageRequest, ReapReport,
     };
+    use rollout_protocol::spec::environment::ProviderKind;
     use tokio::time::Instant;
 
     use super::*;

@@ -12,13 +12,13 @@ use rollout_base::secrets::TrialVariables;
 use rollout_base::supervise::{self, Task};
 use rollout_base::traces::Tracer;
 use rollout_engine::RunError;
+use rollout_environment::{Owner, Provider};
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_queue::traits::WorkSource;
 use rollout_store::BlobStore;
 use rollout_store::host::{HostOwners, WorkerDir};
-use rollout_worker::environment::{Owner, Provider};
 use rollout_worker::service::{
     Runner, ShutdownLevel, Worker, WorkerConfig, WorkerExit, WorkerExitReason, WorkerMonitor,
     WorkerProfile,

@@ -8,6 +8,7 @@ use rollout_base::supervise::{self, Task};
 use rollout_engine::RunEntry;
 use rollout_engine::core::RemoteTimeouts;
 use rollout_engine::journal::RunLayout;
+use rollout_environment::{Owner, descriptor};
 use rollout_protocol::limits;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer::SizeClass;
@@ -15,7 +16,6 @@ use rollout_queue::nats::{BindError, Nats, NatsName, NatsOptions, PoolElasticity
 use rollout_queue::traits::{Dispatch, KvStore, RunControl, WorkSource};
 use rollout_store::BlobStore;
 use rollout_store::host::HostOwners;
-use rollout_worker::environment::{Owner, descriptor};
 use tokio::sync::mpsc;
 
 use super::RemoteJob;

@@ -147,9 +147,9 @@ pub async fn forget_runs(
 mod tests {
     use bytes::Bytes;
     use rollout_engine::LockOwner;
+    use rollout_environment::Owner;
     use rollout_protocol::Timestamp;
     use rollout_protocol::id::OwnerId;
-    use rollout_worker::environment::Owner;
 
     use super::*;
 

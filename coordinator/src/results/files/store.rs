@@ -6,10 +6,10 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use rollout_base::shown_path::shown;
+use rollout_environment::Owner;
 use rollout_protocol::digest::DigestHasher;
 use rollout_protocol::id::RunId;
 use rollout_store::{BlobStore, StoreError, StoreUrl};
-use rollout_worker::environment::Owner;
 use serde::{Deserialize, Serialize};
 
 use super::durable::FileError;

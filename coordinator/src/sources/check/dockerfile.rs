@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rollout_worker::environment::dockerfile::{Dockerfile, DockerfileInstruction};
+use rollout_environment::dockerfile::{Dockerfile, DockerfileInstruction};
 
 /// Frontend with the same rules as the engine's own.
 const STANDARD_FRONTENDS: &str = "docker/dockerfile";

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use rollout_base::confined::ConfinedDir;
+use rollout_environment::dockerfile::Dockerfile;
 use rollout_protocol::spec::task::{NetworkPolicy, StepSpec, TaskFormat};
-use rollout_worker::environment::dockerfile::Dockerfile;
 use rustix::fs::FileType;
 
 use super::{dockerfile, scripts};

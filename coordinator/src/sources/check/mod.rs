@@ -9,11 +9,11 @@ mod tests;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use rollout_environment::descriptor;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::{NetworkPolicy, TaskFormat};
 use rollout_protocol::spec::timeout::Timeouts;
-use rollout_worker::environment::descriptor;
 use serde::Serialize;
 use serde_json::json;
 

@@ -9,12 +9,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use rollout_base::confined::ConfinedDir;
+use rollout_environment::descriptor::{self, CapabilitySupport, ProviderDescriptor};
+use rollout_environment::{ComposeFile, FailureKind};
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::spec::agent::{AgentSpec, TaskFeature};
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::task::McpServer;
-use rollout_worker::environment::descriptor::{self, CapabilitySupport, ProviderDescriptor};
-use rollout_worker::environment::{ComposeFile, FailureKind};
 
 use super::discover::TASK_FILE;
 use super::{TaskParts, trajectory};

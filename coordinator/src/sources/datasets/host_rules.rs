@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
+use rollout_environment::egress::first_internal_host;
 use rollout_protocol::spec::task::NetworkPolicy;
-use rollout_worker::egress::first_internal_host;
 
 use crate::config::{Diagnostics, ErrorKind, SourceLocation, TaskFile};
 

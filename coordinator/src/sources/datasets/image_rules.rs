@@ -10,12 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use rollout_base::confined::ConfinedDir;
-use rollout_worker::environment::compose_limits;
-use rollout_worker::environment::compose_place::ComposePlace;
-use rollout_worker::environment::descriptor;
-use rollout_worker::environment::dockerfile::{FRONTEND_ARGUMENT, build_fetches, is_preprocessed};
-use rollout_worker::environment::image_access::ImageAccess;
-use rollout_worker::environment::registry_lookups::RegistryLookups;
+use rollout_environment::compose_limits;
+use rollout_environment::compose_place::ComposePlace;
+use rollout_environment::descriptor;
+use rollout_environment::dockerfile::{FRONTEND_ARGUMENT, build_fetches, is_preprocessed};
+use rollout_environment::image_access::ImageAccess;
+use rollout_environment::registry_lookups::RegistryLookups;
 
 use self::service_build::{ServiceBuild, has_key, in_context, text};
 use super::TaskParts;

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use rollout_base::confined::ConfinedDir;
+use rollout_environment::descriptor;
 use rollout_protocol::spec::task::{StepSpec, TaskFormat};
-use rollout_worker::environment::descriptor;
 
 use super::{INSTRUCTION_FILE, StepParts, TaskParts, harborignore, trajectory};
 use crate::config::{Job, TaskFile};

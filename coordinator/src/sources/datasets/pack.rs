@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use rollout_base::confined::{ConfinedDir, leads_outside};
+use rollout_environment::dockerignore::Dockerignore;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits::INSTRUCTION_BYTES;
 use rollout_protocol::spec::task::TaskSpec;
 use rollout_store::archive::{self, ArchiveError, ArchiveLimits, FilterDecision};
-use rollout_worker::environment::dockerignore::Dockerignore;
 use rustix::fs::FileType;
 
 use super::harborignore::{self, Harborignore};

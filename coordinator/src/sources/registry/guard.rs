@@ -7,7 +7,9 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 
 use rollout_base::supervise::{self, Task};
-use rollout_worker::egress::{AllowedHosts, EgressProxy, HostRefusal, RefusedHost, RefusedHosts};
+use rollout_environment::egress::{
+    AllowedHosts, EgressProxy, HostRefusal, RefusedHost, RefusedHosts,
+};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 

@@ -1,7 +1,7 @@
 //! Images without a shell and other programs, with and without the helper's.
 
+use rollout_environment::{FailureKind, Upload};
 use rollout_tests::kube::PullOutcome;
-use rollout_worker::environment::{FailureKind, Upload};
 use tokio::io::AsyncReadExt as _;
 
 use super::*;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rollout_worker::environment::FailureKind;
+use rollout_environment::FailureKind;
 
 use super::*;
 

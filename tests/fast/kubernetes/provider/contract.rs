@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use rollout_environment::contract::{self, CHECKS, ProviderUnderTest};
 use rollout_tests::ignored::report_ignored;
-use rollout_worker::environment::contract::{self, CHECKS, ProviderUnderTest};
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Images whose user is not root.
 
-use rollout_worker::environment::{FailureKind, Upload};
+use rollout_environment::{FailureKind, Upload};
 use serde_json::Value;
 
 use super::*;

@@ -1,10 +1,10 @@
 //! Leases of pods: renewed by a live worker, and the end of pods without one.
 
 use rollout_base::supervise;
+use rollout_environment::{DeadOwners, FailureKind, ReapReport};
 use rollout_tests::kube::RequestFault;
 use rollout_tests::tcp_proxy::TcpProxy;
 use rollout_tests::wait;
-use rollout_worker::environment::{DeadOwners, FailureKind, ReapReport};
 use serde_json::Value;
 
 use super::*;

@@ -1,7 +1,7 @@
 //! Pods that are lost while a trial uses them, and an API server that goes away.
 
+use rollout_environment::FailureKind;
 use rollout_tests::kube::{ExpiredForm, KubeFaults, RequestFault};
-use rollout_worker::environment::FailureKind;
 
 use super::*;
 

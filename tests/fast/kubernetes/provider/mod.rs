@@ -17,6 +17,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rollout_environment::kubernetes::{
+    KubernetesOptions, KubernetesProvider, NetworkEnforcement, OptionsSource,
+};
+use rollout_environment::{
+    CaBundle, CreateRequest, Environment, EnvironmentLabels, EnvironmentPurpose, ExecCommand,
+    Failure, Image, ImageSource, OutputSink, OutputStream, Owner, Provider as _, ProxyKey,
+};
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::spec::environment::{KubernetesSettings, ProviderSpec};
 use rollout_protocol::spec::resources::Resources;
@@ -24,13 +31,6 @@ use rollout_protocol::spec::task::NetworkPolicy;
 use rollout_tests::ignored;
 use rollout_tests::kube::{ImageFixture, KubeDouble};
 use rollout_tests::wait;
-use rollout_worker::environment::kubernetes::{
-    KubernetesOptions, KubernetesProvider, NetworkEnforcement, OptionsSource,
-};
-use rollout_worker::environment::{
-    CaBundle, CreateRequest, Environment, EnvironmentLabels, EnvironmentPurpose, ExecCommand,
-    Failure, Image, ImageSource, OutputSink, OutputStream, Owner, Provider as _, ProxyKey,
-};
 
 /// Image of ordinary pods.
 const IMAGE: &str = "registry.test/task:1";

@@ -1,7 +1,7 @@
 //! Trials without network: the policy, and the probe that shows whether it has an effect.
 
+use rollout_environment::FailureKind;
 use rollout_tests::wait;
-use rollout_worker::environment::FailureKind;
 use serde_json::{Value, json};
 
 use super::*;

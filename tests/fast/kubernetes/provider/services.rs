@@ -2,10 +2,10 @@
 
 use std::fs;
 
+use rollout_environment::{ComposeFile, FailureKind, start};
 use rollout_protocol::record::StartWaitEnd;
 use rollout_tests::kube::PullOutcome;
 use rollout_tests::net::free_port;
-use rollout_worker::environment::{ComposeFile, FailureKind, start};
 use serde_json::json;
 
 use super::*;

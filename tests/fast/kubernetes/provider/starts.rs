@@ -1,7 +1,7 @@
 //! Starts of pods that fail or wait, each with its kind of failure.
 
+use rollout_environment::FailureKind;
 use rollout_tests::kube::{PullOutcome, StartFault};
-use rollout_worker::environment::FailureKind;
 use serde_json::json;
 
 use super::*;
@@ -169,12 +169,12 @@ async fn dockerfile_without_builder_is_unsupported() {
         digest: rollout_protocol::digest::Digest::sha256(b"context"),
         dir: "/nowhere".into(),
     };
-    let asked = rollout_worker::environment::ImageRequest {
+    let asked = rollout_environment::ImageRequest {
         source,
         force_build: false,
         timeout: DEADLINE,
         log: None,
-        proxies: rollout_worker::environment::BuildProxies::default(),
+        proxies: rollout_environment::BuildProxies::default(),
         settings: request(IMAGE).settings,
         labels: labels(),
     };

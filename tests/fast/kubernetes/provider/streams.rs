@@ -1,7 +1,7 @@
 //! Broken connections and lost output: nothing is lost, doubled or run twice.
 
+use rollout_environment::Upload;
 use rollout_tests::kube::{ExecFault, RequestFault};
-use rollout_worker::environment::Upload;
 use tokio::io::AsyncReadExt as _;
 
 use super::*;

@@ -12,6 +12,7 @@ mod setup;
 
 use rollout_base::secrets::Redactor;
 use rollout_base::shortage::Shortage;
+use rollout_environment::{Failure, FailureKind as Kind};
 use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
 };
@@ -19,7 +20,6 @@ use rollout_protocol::phase::Phase;
 use rollout_store::archive::ArchiveError;
 
 use super::files::FilesError;
-use crate::environment::{Failure, FailureKind as Kind};
 
 pub(crate) use self::result::ResultError;
 pub(crate) use self::script::{IncompleteWork, ScriptError, ScriptStage, ScriptSubject};

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rollout_base::secrets::Redactor;
+use rollout_environment::{Failure, FailureKind as Kind, with_words};
 use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
 };
@@ -12,7 +13,6 @@ use super::{
     trial_error,
 };
 use crate::agents::{INSTALL_PACKAGE_MISSING, INSTALL_UNSUPPORTED};
-use crate::environment::{Failure, FailureKind as Kind, with_words};
 use crate::executor::files::FilesError;
 
 /// The stage of a script: it decides the types and the class of its errors.

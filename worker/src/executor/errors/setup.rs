@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rollout_base::secrets::Redactor;
 use rollout_base::shortage::Shortage;
+use rollout_environment::{Failure, FailureKind as Kind};
 use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
 };
@@ -13,7 +14,6 @@ use super::{
     BUG, ErrorReason, INFRASTRUCTURE, UNSUPPORTED, panicked, placement_reason, shortage_code,
     trial_error,
 };
-use crate::environment::{Failure, FailureKind as Kind};
 use crate::executor::environment::CreationFailure;
 use crate::executor::files::FilesError;
 use crate::gateway::GatewayError;

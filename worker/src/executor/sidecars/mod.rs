@@ -9,9 +9,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::FutureExt as _;
 use rollout_base::supervise::panic_message;
+use rollout_environment::{CreateRequest, Environment, Failure, FailureKind};
 
 use super::context::with_timeout;
-use crate::environment::{CreateRequest, Environment, Failure, FailureKind};
 
 /// Longest time for a service to start, and again to become ready.
 const START_LIMIT: Duration = Duration::from_secs(600);

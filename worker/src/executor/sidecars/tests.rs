@@ -1,10 +1,10 @@
 use std::sync::{Arc, Mutex};
 
+use rollout_environment::fake::{FakeCall, FakeProvider};
+use rollout_environment::{EnvironmentPurpose, Image, ImageSource};
 use rollout_protocol::spec::task::NetworkPolicy;
 
 use super::*;
-use crate::environment::fake::{FakeCall, FakeProvider};
-use crate::environment::{EnvironmentPurpose, Image, ImageSource};
 use crate::executor::ManagedEnvironment;
 use crate::work::trial::testing::labels;
 
@@ -153,7 +153,7 @@ async fn sidecar_start_failure_creates_no_environment() {
 
 #[tokio::test]
 async fn environment_create_failure_stops_sidecars() {
-    use crate::environment::fake::{FaultEffect, FaultTrigger};
+    use rollout_environment::fake::{FaultEffect, FaultTrigger};
     let mut scene = SidecarFixture::new();
     scene
         .provider

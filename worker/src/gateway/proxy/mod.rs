@@ -38,6 +38,7 @@ use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use lru::LruCache;
 use rollout_base::supervise::Task;
+use rollout_environment::ListenerRoute;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
@@ -61,7 +62,6 @@ use super::{
     CallFailure, GatewayError, GatewayReply, ModelGateway, SessionFiles, TrajectoryAgent, TryCalls,
     TryGateway, TryRequest, Upstream, atif, dialect, session,
 };
-use crate::environment::ListenerRoute;
 
 /// Prefix of the keys of executions.
 const KEY_PREFIX: &str = "rollout-";

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use rollout_base::dependency;
 use rollout_base::secrets::Redactor;
+use rollout_environment::{BuildProxies, EnvironmentLabels, Image, InstallRequest, Provider};
 use rollout_protocol::spec::agent::{AgentKind, AgentSpec};
 use rollout_protocol::spec::environment::ProviderSpec;
 use rollout_protocol::spec::timeout::seconds;
 use rollout_protocol::template::Template;
 
 use super::ScriptEnv;
-use crate::environment::{BuildProxies, EnvironmentLabels, Image, InstallRequest, Provider};
 
 /// The installation of an agent.
 #[derive(Debug)]

@@ -5,12 +5,12 @@ use std::future::pending;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rollout_environment::{Environment, Failure, FailureKind, Upload};
 use rollout_protocol::Timestamp;
 use rollout_protocol::spec::budget::{BudgetLimits, TryBudget};
 use serde::Serialize;
 use tokio::sync::watch;
 
-use crate::environment::{Environment, Failure, FailureKind, Upload};
 use crate::executor::{COPY_LIMIT, with_timeout};
 
 /// Places of the file with the limits as they are now: the first one that the environment has room for.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rollout_base::dependency::Dependency;
 use rollout_base::secrets::Redactor;
 use rollout_base::supervise;
+use rollout_environment::ListenerRoute;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::dependency::Dependency as Kind;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
@@ -19,7 +20,6 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::ScriptEnv;
-use crate::environment::ListenerRoute;
 use crate::executor::errors::SetupError;
 use crate::executor::{ExecutionContext, ExecutionServices, PhaseSink, RecordFile};
 use crate::gateway::{

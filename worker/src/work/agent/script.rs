@@ -4,13 +4,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rollout_base::dependency::Dependency;
+use rollout_environment::{CommandExit, Environment, ExecCommand, Failure, OutputSink};
 use tokio::sync::watch;
 
 use super::ScriptEnv;
 use super::limits::{LIMITS_VARIABLE, ToldLimits, keep_current};
 use super::model_calls::AgentClock;
 use super::shell::{ShellAgent, ShellPlace};
-use crate::environment::{CommandExit, Environment, ExecCommand, Failure, OutputSink};
 use crate::executor::errors::ScriptError;
 use crate::executor::{self, Capture, NormalExit, ScriptEnd, ScriptLimit, ScriptRun};
 

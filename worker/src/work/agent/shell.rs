@@ -4,6 +4,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rollout_environment::{
+    CommandExit, Environment, ExecCommand, Failure, OutputSink, OutputStream,
+};
 use rollout_protocol::spec::agent::{AgentKind, AgentSpec, ShellSpec};
 use rollout_protocol::spec::gateway::{GatewaySpec, ModelDialect};
 use tokio::sync::watch;
@@ -12,9 +15,6 @@ use super::ScriptEnv;
 use crate::agents::{
     self, BoundedOutput, INSTRUCTION_VARIABLE, PriorConversation, SKILLS_VARIABLE, ShellCommand,
     ShellRequest, ShellSession, ShellStep,
-};
-use crate::environment::{
-    CommandExit, Environment, ExecCommand, Failure, OutputSink, OutputStream,
 };
 use crate::executor;
 use crate::gateway::{GatewayReply, TryGateway};

@@ -2,6 +2,7 @@
 
 use std::future::pending;
 
+use rollout_environment::{BuildProxies, Image, Provider};
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::eval::{CommandAgent, EvalCommand, EvalStage};
@@ -11,7 +12,6 @@ use super::decision::{self, Decision};
 use super::failure;
 use super::run::EvalRun;
 use super::variables::{self, IDEA, LOGS, REPOSITORY};
-use crate::environment::{BuildProxies, Image, Provider};
 use crate::executor::errors::{ScriptError, ScriptStage};
 use crate::executor::{COPY_LIMIT, NormalExit, PhaseInterrupt, ScriptLimit, with_timeout};
 use crate::gateway::CallFailure;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rollout_base::secrets::Redactor;
 use rollout_base::supervise;
+use rollout_environment::ByteStream;
 use rollout_protocol::limits;
 use rollout_protocol::record::CheckoutChanges;
 use rollout_store::archive::{self, ArchivePath, ArchiveTruncation};
@@ -19,7 +20,6 @@ use rollout_store::git::{CommitIdentity, GitError, bundle};
 use super::checkout::{Checkout, LIMITS};
 use super::compare::{ChangedTreeFile, TreeCompareError, TreeComparison, TreeDifference};
 use super::{EvalFilesError, local_dir};
-use crate::environment::ByteStream;
 
 /// An agent's changed checkout, on this host's disk.
 #[derive(Debug)]

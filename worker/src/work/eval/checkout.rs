@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rollout_base::supervise;
+use rollout_environment::Upload;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::limits;
 use rollout_protocol::spec::eval::CommitBundle;
@@ -13,7 +14,6 @@ use rollout_store::archive::{self, ArchiveLimits, ArchivePath, FilterDecision};
 use rollout_store::git::{BareRepository, TreeEntry, bundle};
 
 use super::{CheckoutSlot, EvalFilesError, Mirror};
-use crate::environment::Upload;
 
 /// Size limits of checkouts, in both directions.
 pub(super) const LIMITS: ArchiveLimits =

@@ -1,9 +1,9 @@
 //! The decision that the agent of a review leaves: a file whose first word is `approve` or `reject`.
 
+use rollout_environment::{Environment, Failure};
 use rollout_store::archive::{self, CapturedFile};
 
 use super::variables::DECISION;
-use crate::environment::{Environment, Failure};
 use crate::executor::{COPY_LIMIT, with_timeout};
 
 /// Largest size of the file, bytes.

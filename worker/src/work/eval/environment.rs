@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use rollout_base::secrets::Redactor;
+use rollout_environment::{BuildProxies, CreateRequest, EnvironmentPurpose, Provider, Upload};
 use rollout_protocol::error::TrialError;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::environment::EnvironmentSpec;
@@ -14,7 +15,6 @@ use super::checkout::Checkout;
 use super::run::EvalRun;
 use super::variables::{self, LOGS, REPOSITORY};
 use super::{Mirror, failure};
-use crate::environment::{BuildProxies, CreateRequest, EnvironmentPurpose, Provider, Upload};
 use crate::executor::errors::SetupError;
 use crate::executor::{ManagedEnvironment, PhaseInterrupt, RequestedImage, TaskPart};
 

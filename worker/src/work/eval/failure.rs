@@ -2,13 +2,13 @@
 
 use rollout_base::secrets::Redactor;
 use rollout_base::shortage::Shortage;
+use rollout_environment::Failure;
 use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
 };
 use rollout_protocol::spec::eval::{EvalSpec, EvalStage};
 
 use super::EvalFilesError;
-use crate::environment::Failure;
 use crate::executor::errors::{self, ScriptError, ScriptStage, ScriptSubject, shortage_code};
 
 const INFRASTRUCTURE: Class = Class::Infrastructure;

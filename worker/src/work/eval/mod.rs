@@ -51,12 +51,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use rollout_base::shown_path::shown;
+use rollout_environment::Upload;
 use rollout_protocol::spec::eval::{EvalSpec, EvalStage};
 use rollout_store::archive::ArchiveError;
 use rollout_store::git::GitError;
 use rollout_store::{BlobStore, StoreError};
 
-use crate::environment::Upload;
 use crate::executor::ExecutionContext;
 
 pub use self::candidate::{Candidate, CandidateOutcome, ExtractedTree};

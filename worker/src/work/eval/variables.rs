@@ -20,13 +20,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rollout_base::secrets::{Redactor, TrialVariables};
+use rollout_environment::proxies;
 use rollout_protocol::spec::eval::{EvalSpec, EvalStage};
 use rollout_protocol::spec::gateway::{GatewaySpec, declared_secrets};
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::template::UnsetVariable;
 
 use super::EvalContext;
-use crate::environment::proxies;
 use crate::executor::ExecutionServices;
 use crate::executor::cost::COST_FILE;
 use crate::work::agent::command;

@@ -2,6 +2,7 @@
 
 use std::future::pending;
 
+use rollout_environment::{BuildProxies, Image, Provider};
 use rollout_protocol::error::TrialError;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::eval::CommandAgent;
@@ -9,7 +10,6 @@ use rollout_protocol::spec::timeout::seconds;
 
 use super::run::IdeasRun;
 use super::variables::{self, IDEAS, LOGS, PACK, REPOSITORY};
-use crate::environment::{BuildProxies, Image, Provider};
 use crate::executor::errors::{ScriptError, ScriptStage};
 use crate::executor::{COPY_LIMIT, Capture, NormalExit, PhaseInterrupt, ScriptLimit, with_timeout};
 use crate::work::agent::command::{self, CommandCalls, InstallScript, PromptValues};
@@ -104,7 +104,7 @@ impl IdeasRun<'_> {
         })
     }
 
-    fn command_uploads(&self) -> Vec<crate::environment::Upload> {
+    fn command_uploads(&self) -> Vec<rollout_environment::Upload> {
         let command = &self.ctx.ideas.command;
         let mut uploads = variables::script_uploads(command::script(command));
         if let Some(agent) = &command.agent {

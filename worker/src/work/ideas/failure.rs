@@ -1,12 +1,11 @@
 //! Errors that only commands for ideas have.
 
 use rollout_base::secrets::Redactor;
+use rollout_environment::with_words;
 use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
 };
 use rollout_protocol::name::InvalidPathComponent;
-
-use crate::environment::with_words;
 
 /// A directory of earlier ideas whose name is no plain file name.
 pub(super) fn invalid_directory_name(why: &InvalidPathComponent) -> TrialError {

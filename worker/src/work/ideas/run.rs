@@ -4,6 +4,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_environment::Failure;
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::phase::Phase;
@@ -15,7 +16,6 @@ use super::IdeasContext;
 use super::record;
 use super::variables::{self, IdeasVariables, REPOSITORY, SCRIPT};
 use crate::agents;
-use crate::environment::Failure;
 use crate::executor::errors::{self, ScriptError};
 use crate::executor::{
     self, AttemptState, BuildLog, Capture, CleanArchive, ExecutionServices, Finished, NormalExit,

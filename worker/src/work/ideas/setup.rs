@@ -1,5 +1,6 @@
 //! Inputs and environment of a command that writes ideas.
 
+use rollout_environment::{BuildProxies, CreateRequest, EnvironmentPurpose, Provider, Upload};
 use rollout_protocol::error::TrialError;
 use rollout_protocol::limits::NAME_BYTES;
 use rollout_protocol::name;
@@ -7,7 +8,6 @@ use rollout_protocol::name;
 use super::failure;
 use super::run::IdeasRun;
 use super::variables::{self, IDEAS, LOGS, PACK, REPOSITORY};
-use crate::environment::{BuildProxies, CreateRequest, EnvironmentPurpose, Provider, Upload};
 use crate::executor::errors::SetupError;
 use crate::executor::{FilesError, RequestedImage, TaskPart, cost};
 use crate::work::eval;

@@ -3,6 +3,8 @@ use std::io::Cursor;
 use std::time::Duration;
 
 use rollout_base::secrets::TrialVariables;
+use rollout_environment::fake::{FakeCall, FaultEffect, FaultTrigger};
+use rollout_environment::{ByteStream, FailureKind, HostProxies};
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, TrialError};
 use rollout_protocol::record::{IdeasEnd, IdeasRecord};
@@ -18,8 +20,6 @@ use rollout_store::{BlobStore as _, MemoryStore};
 use tar::EntryType;
 
 use super::*;
-use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
-use crate::environment::{ByteStream, FailureKind, HostProxies};
 use crate::executor::Finished;
 use crate::work::eval::Repositories;
 use crate::work::eval::testing::{PermitEvent, PermitRecorder};

@@ -18,12 +18,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rollout_base::secrets::{Redactor, TrialVariables};
+use rollout_environment::{Upload, proxies};
 use rollout_protocol::spec::gateway::{GatewaySpec, declared_secrets};
 use rollout_protocol::spec::ideas::IdeasSpec;
 use rollout_protocol::template::UnsetVariable;
 
 use super::IdeasContext;
-use crate::environment::{Upload, proxies};
 use crate::executor::ExecutionServices;
 use crate::executor::cost::COST_FILE;
 use crate::work::agent::command;

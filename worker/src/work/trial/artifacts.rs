@@ -8,6 +8,7 @@ use rollout_base::fs_remove;
 use rollout_base::secrets::Redactor;
 use rollout_base::shown_path::shown;
 use rollout_base::supervise;
+use rollout_environment::{ByteStream, Environment, Upload};
 use rollout_protocol::artifact::ArtifactType;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::digest::Digest;
@@ -19,7 +20,6 @@ use rollout_store::archive::{
 };
 
 use super::TrialContext;
-use crate::environment::{ByteStream, Environment, Upload};
 use crate::executor::errors::IncompleteWork;
 use crate::executor::{COPY_LIMIT, FileRole, RecordFile, with_timeout};
 use crate::verifier::{TESTS_DIR, VERIFIER_LOGS};

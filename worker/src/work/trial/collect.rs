@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use rollout_base::secrets::Redactor;
+use rollout_environment::Environment;
 use rollout_protocol::limits;
 use rollout_store::archive::{
     self, ArchiveLimits, ArchivePath, ArchiveTruncation, CapturedFile, ExcludePatterns,
@@ -13,7 +14,6 @@ use rollout_store::archive::{
 use super::failure::RewardError;
 use super::rewards::{RewardFiles, score_from_files};
 use super::score::VerifierScore;
-use crate::environment::Environment;
 use crate::executor::{self, COPY_LIMIT, CleanArchive, CollectionFailure};
 use crate::verifier::{LOGS, VERIFIER_LOGS};
 

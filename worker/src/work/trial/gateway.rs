@@ -1,11 +1,11 @@
 //! The gateway of a trial's agent.
 
+use rollout_environment::{Failure, FailureKind, ListenerRoute};
 use rollout_protocol::spec::task::StepSpec;
 
 use super::TrialContext;
 use super::run::TrialRun;
 use super::step::agent_network;
-use crate::environment::{Failure, FailureKind, ListenerRoute};
 use crate::executor::errors::SetupError;
 use crate::work::agent::{CALLS_DIRECTORY, CallsRequest};
 

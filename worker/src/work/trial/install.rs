@@ -1,8 +1,9 @@
 //! Installation of the agent in the image, once for all trials of a host.
 
+use rollout_environment::{BuildProxies, Image, Provider};
+
 use super::run::TrialRun;
 use super::variables;
-use crate::environment::{BuildProxies, Image, Provider};
 use crate::work::agent::{AgentInstallation, install_in_image};
 
 impl TrialRun<'_> {

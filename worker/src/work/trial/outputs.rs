@@ -139,9 +139,10 @@ impl TrialOutputs {
 
 #[cfg(test)]
 mod tests {
+    use rollout_environment::{OutputSink as _, OutputStream};
+
     use super::super::testing::TrialFixture;
     use super::*;
-    use crate::environment::{OutputSink as _, OutputStream};
 
     #[tokio::test]
     async fn unrecorded_output_that_is_written_late_is_in_no_quote_of_a_later_command() {

@@ -2,6 +2,10 @@
 
 use std::sync::Arc;
 
+use rollout_environment::proxies;
+use rollout_environment::{
+    BuildProxies, CommandExit, EnvironmentPurpose, Image, ImageSource, Provider,
+};
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::{ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
@@ -12,10 +16,6 @@ use super::run::TrialRun;
 use super::setup::PreparedEnvironment;
 use super::{readiness, setup, variables};
 use crate::agents::{self, AgentPlan};
-use crate::environment::proxies;
-use crate::environment::{
-    BuildProxies, CommandExit, EnvironmentPurpose, Image, ImageSource, Provider,
-};
 use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
 use crate::executor::{Capture, ManagedEnvironment, NormalExit, PhaseInterrupt, RequestedImage};
 use crate::work::agent::{

@@ -5,16 +5,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rollout_base::dependency;
+use rollout_environment::{
+    Environment, Failure, FailureKind, ImageHealthcheck, OutputSink, OutputStream, OwnHealthcheck,
+    start,
+};
 use rollout_protocol::record::{StartWait, StartWaitEnd};
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::spec::timeout::seconds;
 use tokio::time::Instant;
 
 use super::health::{self, HealthProbe};
-use crate::environment::{
-    Environment, Failure, FailureKind, ImageHealthcheck, OutputSink, OutputStream, OwnHealthcheck,
-    start,
-};
 use crate::executor::errors::SetupError;
 use crate::executor::{self, Capture, ManagedEnvironment, NormalExit, ScriptEnd};
 

@@ -1,6 +1,7 @@
 //! Verification in an environment of its own, which gets only the artifacts from the agent's
 //! environment: nothing else that the agent did can affect it.
 
+use rollout_environment::EnvironmentPurpose;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::task::{StepSpec, TaskEnvironment};
@@ -10,7 +11,6 @@ use super::run::TrialRun;
 use super::score::VerifierScore;
 use super::setup::PreparedEnvironment;
 use super::{readiness, setup, variables, verify};
-use crate::environment::EnvironmentPurpose;
 use crate::executor::PhaseInterrupt;
 use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
 

@@ -5,6 +5,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use rollout_base::supervise;
+use rollout_environment::{
+    ComposeFile, CreateRequest, Environment, EnvironmentPurpose, Failure, Image, ImageSource,
+    Provider, Upload,
+};
 use rollout_protocol::error::TrialError;
 use rollout_protocol::limits;
 use rollout_protocol::spec::agent::{AgentKind, TaskFeature};
@@ -16,10 +20,6 @@ use super::artifacts::ARTIFACTS_DIR;
 use super::failure;
 use super::{TrialContext, variables};
 use crate::agents::{self, AgentPlan, MCP_FILE, PriorConversation};
-use crate::environment::{
-    ComposeFile, CreateRequest, Environment, EnvironmentPurpose, Failure, Image, ImageSource,
-    Provider, Upload,
-};
 use crate::executor::errors::SetupError;
 use crate::executor::{COPY_LIMIT, ExecutionServices, Sidecar, TaskFiles, TaskPart, with_timeout};
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use rollout_environment::{ExecCommand, Upload, with_words};
 use rollout_protocol::error::{ErrorClass, TrialError};
 use rollout_protocol::spec::task::{CollectHook, StepSpec};
 use rollout_protocol::spec::timeout::seconds;
@@ -15,7 +16,6 @@ use super::outputs::step_prefix;
 use super::run::TrialRun;
 use super::setup;
 use crate::agents::{self, bash, shell};
-use crate::environment::{ExecCommand, Upload, with_words};
 use crate::executor::errors::{ScriptError, ScriptStage, SetupError};
 use crate::executor::{
     self, COPY_LIMIT, EnvironmentFault, FilesError, NormalExit, PhaseInterrupt, ScriptEnd,
@@ -142,7 +142,7 @@ impl TrialRun<'_> {
     }
 
     /// The error when processes of the agent may still be alive.
-    pub(super) fn processes_left(&mut self, failure: crate::environment::Failure) -> TrialError {
+    pub(super) fn processes_left(&mut self, failure: rollout_environment::Failure) -> TrialError {
         self.attempt.environment.tainted = true;
         ScriptError::ProcessesLeft(failure).into_error(ScriptStage::Verify, &self.attempt.redactor)
     }

@@ -9,6 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rollout_base::rate_limit::RunRateLimiter;
 use rollout_base::secrets::TrialVariables;
+use rollout_environment::fake::FakeProvider;
+use rollout_environment::{EnvironmentLabels, Owner, Provider};
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::dependency::Dependency;
 use rollout_protocol::digest::Digest;
@@ -26,8 +28,6 @@ use rollout_store::{BlobStore, MemoryStore};
 use tokio::sync::watch;
 
 use super::TrialContext;
-use crate::environment::fake::FakeProvider;
-use crate::environment::{EnvironmentLabels, Owner, Provider};
 use crate::executor::{
     ControlMailbox, DedicatedSlot, EventLogSink, ExecutionContext, ExecutionServices, Finished,
     NewEventChunk, PhaseSink, ScratchWork, TaskFiles,

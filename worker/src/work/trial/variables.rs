@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rollout_base::secrets::{Redactor, TrialVariables};
+use rollout_environment::proxies;
 use rollout_protocol::spec::agent::AgentKind;
 use rollout_protocol::spec::gateway::{GatewaySpec, declared_secrets};
 use rollout_protocol::spec::task::{StepSpec, TaskEnvironment};
@@ -13,7 +14,6 @@ use super::TrialContext;
 use crate::agents::{
     INSTRUCTION_VARIABLE, MCP_FILE, MCP_VARIABLE, SKILLS_DIR, SKILLS_VARIABLE, harness_variables,
 };
-use crate::environment::proxies;
 use crate::executor::ExecutionServices;
 use crate::work::agent::ScriptEnv;
 

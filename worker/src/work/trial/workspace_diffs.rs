@@ -4,6 +4,7 @@ use std::future::Future;
 use std::path::Path;
 
 use rollout_base::secrets::Redactor;
+use rollout_environment::Environment;
 use rollout_protocol::limits;
 use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus};
 use rollout_protocol::spec::task::{Artifact, StepSpec};
@@ -13,7 +14,6 @@ use super::TrialContext;
 use super::artifacts::{open_artifact, possible_secrets};
 use super::outputs::step_prefix;
 use super::run::TrialRun;
-use crate::environment::Environment;
 use crate::executor::COPY_LIMIT;
 use crate::workspace_diff::{
     FinishedDiff, WorkspaceDiffError, WorkspaceOptions, WorkspaceSnapshot,

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use rollout_base::shown_path::shown;
+use rollout_environment::descriptor::{self, HarborName};
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::{ItemOutcome, StepRecord, Timestamps, TrialRecord, Verdict};
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::metric::MetricKind;
-use rollout_worker::environment::descriptor::{self, HarborName};
 use serde_json::{Map, Value, json};
 
 use super::agent_use::AgentUse;

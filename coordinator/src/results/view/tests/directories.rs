@@ -35,9 +35,9 @@ fn lock(root: &Path, is_alive: bool) {
 
 /// The same, by a clock that shows `now`.
 fn lock_at(root: &Path, is_alive: bool, now: Timestamp) {
-    let owner = rollout_worker::environment::Owner::current(root.to_owned());
+    let owner = rollout_environment::Owner::current(root.to_owned());
     let start_ticks = owner.start_ticks + u64::from(!is_alive);
-    let owner = rollout_worker::environment::Owner { start_ticks, ..owner };
+    let owner = rollout_environment::Owner { start_ticks, ..owner };
     let file = json!({
         "owner": { "id": "0".repeat(32), "process": owner, "file": null },
         "hostname": "host", "pid": std::process::id(), "epoch": 1,

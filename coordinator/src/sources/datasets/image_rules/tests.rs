@@ -182,7 +182,7 @@ fn images_of_task_and_services_are_checked_unless_listed() {
         ("environment/other.yaml", "services: {x: {image: '127.0.0.1:5000/other'}}\n"),
     ];
     let rule = "127.0.0.1:5000".parse().expect("a rule");
-    let hosts = rollout_worker::egress::AllowedHosts::public(vec![rule]);
+    let hosts = rollout_environment::egress::AllowedHosts::public(vec![rule]);
     let listed = ImageAccess::Guarded(hosts);
     for (files, refused) in [(&files[..], 3), (&extended[..], 1)] {
         let found_of = |access: &ImageAccess| found(files, access);

@@ -19,6 +19,8 @@ use rollout_engine::{
     DurableStateListener, EngineOutcome, LockError, LockOptions, OpenError, Planner, RunError,
     RunOpenOptions, open_run,
 };
+use rollout_environment::Owner;
+use rollout_environment::null::NullProvider;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::retry::RetryPolicy;
@@ -30,8 +32,6 @@ use rollout_protocol::wire::position::Incarnation;
 use rollout_queue::embedded::EmbeddedQueue;
 use rollout_queue::embedded::model::{BrokerModel, BrokerModelConfig};
 use rollout_store::{BlobStore as _, FsStore};
-use rollout_worker::environment::Owner;
-use rollout_worker::environment::null::NullProvider;
 use rollout_worker::executor::{ExecutionServices, TaskFiles};
 use rollout_worker::service::{
     self, LocalRunner, Runner, ShutdownLevel, Worker, WorkerConfig, WorkerProfile,

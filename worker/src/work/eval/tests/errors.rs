@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use rollout_base::secrets::TrialVariables;
+use rollout_environment::FailureKind;
+use rollout_environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass};
 use rollout_protocol::phase::Phase;
@@ -11,8 +13,6 @@ use rollout_protocol::template::Template;
 use rollout_protocol::wire::control::StopLevel;
 
 use super::runs::{EvalFixture, command};
-use crate::environment::FailureKind;
-use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 
 /// An eval whose image is built from an empty build context.
 async fn built_image_fixture() -> EvalFixture {

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use rollout_base::dependency::{Dependency, Probe};
 use rollout_base::secrets::TrialVariables;
+use rollout_environment::fake::{FakeCall, FaultEffect, FaultTrigger};
+use rollout_environment::{FailureKind, HostProxies};
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType};
 use rollout_protocol::id::ExecId;
 use rollout_protocol::phase::Phase;
@@ -14,8 +16,6 @@ use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::wire::control::StopLevel;
 
 use super::*;
-use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
-use crate::environment::{FailureKind, HostProxies};
 use crate::work::eval::testing::{PermitEvent, PermitRecorder};
 use crate::work::trial::testing::{PhaseRecorder, TrialFixture, settings};
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rollout_environment::fake::{FakeCall, FaultEffect, FaultTrigger};
+use rollout_environment::{EnvironmentPurpose, FailureKind};
 use rollout_protocol::error::{ErrorCode, ErrorType, RetryClass};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{EvalEnd, EvalRecord, LogsRecord};
@@ -12,8 +14,6 @@ use rollout_protocol::wire::control::StopLevel;
 
 use super::runs::{EvalFixture, command, failed};
 use super::*;
-use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
-use crate::environment::{EnvironmentPurpose, FailureKind};
 
 /// An eval whose sweep has an environment of its own, and whose other commands leave files that are
 /// not committed.

@@ -6,6 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use rollout_environment::{
+    Environment, ExecCommand, Failure, FailureKind, OutputSink, OutputStream, Upload,
+};
 use rollout_protocol::Timestamp;
 use rollout_protocol::harness::{ControlDocument, ControlFile, ControlSession, WrittenControl};
 use rollout_protocol::spec::agent::AgentKind;
@@ -15,9 +18,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::tail::EventTail;
-use crate::environment::{
-    Environment, ExecCommand, Failure, FailureKind, OutputSink, OutputStream, Upload,
-};
 use crate::executor::{COPY_LIMIT, ControlMailbox, MailboxGuard, PendingControl, with_timeout};
 
 /// How often events are read while an acknowledgement is awaited.

@@ -8,13 +8,13 @@ use rollout_base::secrets::{RedactingStream, RedactionStyle, Redactor};
 use rollout_base::shortage::Shortage;
 use rollout_base::shown_path::shown;
 use rollout_base::supervise;
+use rollout_environment::Environment;
 use rollout_protocol::harness::{HookRule, HookStreamSummary, HookStreamValidator, LineSplitter};
 use rollout_protocol::limits;
 use rollout_protocol::record::HarnessEvents;
 use rollout_store::archive::{self, CapturedFile, FilePieces};
 
 use super::output::is_of_harness;
-use crate::environment::Environment;
 use crate::executor::{self, COPY_LIMIT, CollectionFailure};
 
 /// The events of a harness, for its record.

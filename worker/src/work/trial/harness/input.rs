@@ -4,6 +4,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rollout_environment::Upload;
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::harness::{
@@ -19,7 +20,6 @@ use serde_json::{Map, Value, json};
 
 use super::control::write_control;
 use super::live::StoredLog;
-use crate::environment::Upload;
 use crate::executor::errors::{ScriptError, ScriptStage};
 use crate::executor::{COPY_LIMIT, with_timeout};
 use crate::work::trial::TrialContext;

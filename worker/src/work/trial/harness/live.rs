@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rollout_base::secrets::Redactor;
 use rollout_base::supervise;
+use rollout_environment::Environment;
 use rollout_protocol::harness::HookStreamValidator;
 use rollout_protocol::limits;
 use rollout_protocol::record::HarnessEvents;
@@ -17,7 +18,6 @@ use tokio::time::Instant;
 
 use super::control::WrittenControls;
 use super::growing_log::{GrowingLog, LogPiece};
-use crate::environment::Environment;
 use crate::executor::{self, EventLogSink, NewEventChunk, with_timeout};
 
 /// Longest wait for one reading: the next reading continues.

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use rollout_base::secrets::Redactor;
+use rollout_environment::Environment;
 use rollout_protocol::spec::agent::AgentKind;
 
 use super::control::{HarnessController, WrittenControls};
 use super::input::PlacedHarness;
 use super::live::LiveEvents;
-use crate::environment::Environment;
 use crate::work::trial::TrialContext;
 
 /// Handles the controls of one command, and stores its events while it runs. For agents without a

@@ -2,12 +2,12 @@
 //! made by the worker.
 
 use bytes::Bytes;
+use rollout_environment::{Environment, Failure, FailureKind};
 use rollout_protocol::harness::{TrialIds, TrialOutput, TrialOutputError, last_line};
 use rollout_protocol::limits;
 use rollout_protocol::record::OutputSource;
 use rollout_store::archive::{self, CapturedFile};
 
-use crate::environment::{Environment, Failure, FailureKind};
 use crate::executor::{self, COPY_LIMIT, Capture};
 
 /// An output.

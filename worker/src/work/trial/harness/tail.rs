@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use rollout_environment::Environment;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::harness::{HookEvent, HookEventBody, LineSplitter, SplitLine, parse_event};
 use rollout_protocol::limits;
 use rollout_store::archive::{self, CapturedFile, FilePieces};
 
-use crate::environment::Environment;
 use crate::executor::{self, with_timeout};
 
 /// Longest wait for one reading: the next reading continues.

@@ -1,13 +1,13 @@
 //! Artifacts, and the hooks before their collection.
 
 use rollout_base::secrets::TrialVariables;
+use rollout_environment::FailureKind;
+use rollout_environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus, TrialRecord};
 use rollout_protocol::spec::task::{Artifact, CollectHook};
 
 use super::super::testing::TrialFixture;
 use super::{archive, error, error_summary, run, secondary_codes};
-use crate::environment::FailureKind;
-use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::executor::{FileRole, Finished};
 
 pub(super) fn artifact(source: &str) -> Artifact {

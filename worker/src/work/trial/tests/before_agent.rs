@@ -1,5 +1,7 @@
 //! Failures of the task before the first command of the agent, and those that the agent may cause.
 
+use rollout_environment::FailureKind;
+use rollout_environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use rollout_protocol::error::ErrorClass;
 use rollout_protocol::record::{ItemOutcome, TrialRecord, Verdict};
 use rollout_protocol::spec::agent::AgentKind;
@@ -7,8 +9,6 @@ use rollout_protocol::spec::task::{AfterAgentError, CollectHook, Healthcheck};
 
 use super::super::testing::TrialFixture;
 use super::{error, error_summary, run};
-use crate::environment::FailureKind;
-use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::executor::Finished;
 
 const PASSED: &str = "cat /app/ready; echo 1 > /logs/verifier/reward.txt";

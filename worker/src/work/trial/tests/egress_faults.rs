@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rollout_base::secrets::Redactor;
+use rollout_environment::{EnvironmentPurpose, Image, ImageSource};
 use rollout_protocol::error::{ErrorClass, ErrorCode, TrialError};
 use rollout_protocol::spec::task::{CollectHook, NetworkPolicy};
 
@@ -12,7 +13,6 @@ use super::super::testing::TrialFixture;
 use super::super::{failure, setup};
 use super::error_summary;
 use crate::agents::AgentPlan;
-use crate::environment::{EnvironmentPurpose, Image, ImageSource};
 use crate::executor::errors::{ScriptError, ScriptStage, SetupError};
 
 /// Errors that commands lead to outside of scripts of the agent and the verifier, and those of both.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use rollout_environment::FailureKind;
+use rollout_environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use rollout_protocol::error::{ErrorClass, ErrorType};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{ItemOutcome, TrialRecord};
@@ -10,8 +12,6 @@ use super::super::TrialContext;
 use super::super::testing::TrialFixture;
 use super::{error, error_summary, logs, run, secondary_codes, verdict};
 use crate::disk::{DiskUse, DiskWatch};
-use crate::environment::FailureKind;
-use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::executor::{ExecutionServices, Finished};
 
 const KINDS: [FailureKind; 15] = [

@@ -1,12 +1,12 @@
 //! Trials whose verdict depends on a guessed format.
 
+use rollout_environment::FailureKind;
+use rollout_environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use rollout_protocol::record::{FormatDoubt, ItemOutcome, Verdict};
 use rollout_protocol::spec::task::{ScriptRules, TaskFormat};
 
 use super::super::testing::TrialFixture;
 use super::run;
-use crate::environment::FailureKind;
-use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 
 /// A task whose format is a guess.
 async fn rig(format: TaskFormat) -> TrialFixture {

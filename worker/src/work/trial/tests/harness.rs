@@ -1,6 +1,8 @@
 //! Agents that follow the contract of a harness.
 
 use rollout_base::secrets::TrialVariables;
+use rollout_environment::FailureKind;
+use rollout_environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use rollout_protocol::error::TrialError;
 use rollout_protocol::harness::{
     HarnessOutcome, HookRule, IntegrationLevel, MetricValue, TrialInput,
@@ -14,8 +16,6 @@ use serde_json::{Value, json};
 
 use super::super::testing::TrialFixture;
 use super::{error, error_summary, is_bare, output, run, secondary_codes};
-use crate::environment::FailureKind;
-use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::executor::Finished;
 
 const EVENTS: &str = "/logs/agent/events.jsonl";

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rollout_environment::FailureKind;
+use rollout_environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType};
 use rollout_protocol::harness::{
@@ -17,8 +19,6 @@ use tokio::time::sleep;
 
 use super::super::testing::TrialFixture;
 use super::{error, run};
-use crate::environment::FailureKind;
-use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::executor::{Finished, MailboxRefusal};
 
 const EVENTS: &str = "/logs/agent/events.jsonl";

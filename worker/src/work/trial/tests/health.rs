@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use rollout_environment::FailureKind;
+use rollout_environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use rollout_protocol::spec::task::Healthcheck;
 
 use super::super::testing::TrialFixture;
 use super::{error, run};
-use crate::environment::FailureKind;
-use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 
 async fn with_check(command: &str) -> TrialFixture {
     let mut rig = TrialFixture::new().await;

@@ -9,6 +9,8 @@ use bytes::Bytes;
 use data_encoding::{BASE64, HEXLOWER};
 use futures_util::stream;
 use rollout_base::secrets::TrialVariables;
+use rollout_environment::ByteStream;
+use rollout_environment::fake::HostileReader;
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::limits;
 use rollout_protocol::record::TrialRecord;
@@ -19,8 +21,6 @@ use tokio_util::io::StreamReader;
 
 use super::super::testing::TrialFixture;
 use super::{error, log_names, logs, output, run, secondary_codes};
-use crate::environment::ByteStream;
-use crate::environment::fake::HostileReader;
 use crate::executor::{ArchiveCounts, FileRole, Finished};
 
 /// Gives `/logs` as `tar` says.

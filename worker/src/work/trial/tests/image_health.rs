@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use rollout_environment::fake::{FakeCall, FaultEffect, FaultTrigger};
+use rollout_environment::{FailureKind, ImageHealthcheck, OwnHealthcheck, time_limit};
 use rollout_protocol::record::{StartWait, StartWaitEnd};
 use rollout_protocol::spec::task::Healthcheck;
 
 use super::super::testing::TrialFixture;
 use super::{error, error_summary, run};
-use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
-use crate::environment::{FailureKind, ImageHealthcheck, OwnHealthcheck, time_limit};
 
 /// A check of an image by a script, with Docker's default times.
 fn check(script: &str) -> ImageHealthcheck {

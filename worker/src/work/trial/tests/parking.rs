@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rollout_base::dependency::{Dependency, Probe};
+use rollout_environment::FailureKind;
+use rollout_environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use rollout_protocol::dependency::Dependency as Kind;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType};
 use rollout_protocol::record::ItemOutcome;
@@ -14,8 +16,6 @@ use tokio::time::Instant;
 
 use super::super::testing::TrialFixture;
 use super::{is_bare, output, verdict};
-use crate::environment::FailureKind;
-use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::executor::Slot;
 
 const MAX_PARK: Duration = Duration::from_secs(900);

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use rollout_base::secrets::TrialVariables;
+use rollout_environment::fake::{FakeCall, FaultEffect, FaultTrigger};
+use rollout_environment::{FailureKind, ImageSource};
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::ItemOutcome;
@@ -17,8 +19,6 @@ use super::{
     error, error_summary, is_bare, log_names, logs, output, outputs, run, secondary_codes, verdict,
 };
 use crate::agents;
-use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
-use crate::environment::{FailureKind, ImageSource};
 use crate::executor::RequestedImage;
 
 #[tokio::test]

@@ -4,6 +4,8 @@
 use std::time::Duration;
 
 use rollout_base::secrets::TrialVariables;
+use rollout_environment::fake::{FakeCall, FaultEffect, FaultTrigger};
+use rollout_environment::{FailureKind, HostProxies, Upload, time_limit};
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{ItemOutcome, StartWait, StartWaitEnd};
@@ -15,10 +17,8 @@ use rollout_protocol::wire::offer;
 
 use super::super::testing::TrialFixture;
 use super::{error, error_summary, output, outputs, run};
-use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
-use crate::environment::{FailureKind, HostProxies, Upload, time_limit};
 
-fn env(command: &crate::environment::ExecCommand) -> Vec<String> {
+fn env(command: &rollout_environment::ExecCommand) -> Vec<String> {
     let shown = command.env.iter().filter(|(name, _)| !name.starts_with("ROLLOUT_"));
     shown.map(|(name, value)| format!("{name}={value}")).collect()
 }

@@ -1,13 +1,13 @@
 //! Ends of scripts by the rules of the formats.
 
+use rollout_environment::FailureKind;
+use rollout_environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use rollout_protocol::error::{ErrorType, TrialError};
 use rollout_protocol::record::{ItemOutcome, Rewards, Verdict};
 use rollout_protocol::spec::task::{AfterAgentError, TestExit};
 
 use super::super::testing::TrialFixture;
 use super::{error, error_summary, outputs, run, secondary_codes};
-use crate::environment::FailureKind;
-use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 
 fn rewards(pairs: &[(&str, f64)]) -> Rewards {
     pairs.iter().map(|(key, number)| ((*key).to_owned(), *number)).collect()

@@ -1,5 +1,7 @@
 //! Verifiers with environments of their own.
 
+use rollout_environment::fake::{FakeCall, FaultEffect, FaultTrigger};
+use rollout_environment::{EnvironmentPurpose, FailureKind, Upload};
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::ItemOutcome;
@@ -11,8 +13,6 @@ use rollout_protocol::wire::control::StopLevel;
 use super::super::testing::TrialFixture;
 use super::artifacts::artifact;
 use super::{error, error_summary, log_names, logs, output, run, verdict};
-use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
-use crate::environment::{EnvironmentPurpose, FailureKind, Upload};
 
 const ANSWER: &str =
     "cat /app/answer.txt; echo 1 > /logs/verifier/reward.txt; echo t > /logs/verifier/t";

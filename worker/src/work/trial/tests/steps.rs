@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use rollout_environment::FailureKind;
+use rollout_environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::record::{ItemOutcome, Rewards, TrialRecord};
@@ -11,8 +13,6 @@ use rollout_protocol::wire::control::StopLevel;
 use super::super::testing::TrialFixture;
 use super::artifacts::{artifact, kept};
 use super::{archive, error, error_summary, log_names, output, outputs, run};
-use crate::environment::FailureKind;
-use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::executor::{FileRole, Finished};
 
 fn reward(number: f64) -> String {

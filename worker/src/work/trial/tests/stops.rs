@@ -1,5 +1,6 @@
 //! Stops: a drain ends between phases, a kill at once; both leave no environment.
 
+use rollout_environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{ItemOutcome, TrialRecord};
@@ -8,7 +9,6 @@ use rollout_protocol::wire::control::StopLevel;
 
 use super::super::testing::TrialFixture;
 use super::{error, is_bare, logs, outputs, run};
-use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::executor::Finished;
 
 const PHASES: [Phase; 4] =

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::Read as _;
 
+use rollout_environment::FailureKind;
+use rollout_environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use rollout_protocol::artifact::ArtifactType;
 use rollout_protocol::record::{ArtifactKind, ArtifactStatus, TrialRecord};
 use rollout_protocol::spec::task::{Artifact, CollectHook};
@@ -13,8 +15,6 @@ use rollout_protocol::workspace_diff::{
 use super::super::testing::TrialFixture;
 use super::artifacts::{artifact, kept};
 use super::{archive, run, secondary_codes};
-use crate::environment::FailureKind;
-use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::executor::{FileRole, Finished};
 
 const PASSES: &str = "echo 1 > /logs/verifier/reward.txt";
