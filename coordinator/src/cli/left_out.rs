@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::output::quoted;
-use crate::config::without_secrets;
+use crate::config::{repository_without_secrets, without_secrets};
 
 /// Options that set a variable, each with its alias.
 const VARIABLE_OPTIONS: [(&str, &str); 2] = [("--agent-env", "--ae"), ("--verifier-env", "--ve")];
@@ -92,7 +92,7 @@ impl LeftOutOption {
             return value.contains('@').then(|| Self(option.to_owned()));
         }
         if let Some(option) = address_option(option) {
-            let shown = without_secrets(value);
+            let shown = shown_address(option, value);
             return (shown != value).then(|| Self(format!("{option}={shown}")));
         }
         let (option, _) = VARIABLE_OPTIONS.iter().find(|names| is_either(option, names))?;
@@ -125,7 +125,7 @@ impl LeftOutOption {
         let (own, variable) = self.parts();
         if let Some(option) = address_option(option) {
             let is_it = option != REPOSITORY_OPTION
-                || variable.is_none_or(|shown| shown == without_secrets(value));
+                || variable.is_none_or(|shown| shown == shown_address(option, value));
             return own == option && is_it;
         }
         let is_same =
@@ -197,6 +197,14 @@ pub(super) const NEEDS_SERVER: &str = "with the address of your NATS server in p
 fn address_option(option: &str) -> Option<&'static str> {
     let names = ADDRESS_OPTIONS.iter().find(|names| names.contains(&option))?;
     names.first().copied()
+}
+
+/// The address of an option with this name, without the login that it may have.
+fn shown_address(option: &str, value: &str) -> String {
+    match option {
+        REPOSITORY_OPTION => repository_without_secrets(value),
+        _ => without_secrets(value),
+    }
 }
 
 fn is_either(option: &str, (name, alias): &(&str, &str)) -> bool {
@@ -322,7 +330,13 @@ mod tests {
             assert!(LeftOutOption::is_possible(name) && option.is_given_by(name, "https://other"));
             assert_eq!(LeftOutOption::of(name, "https://h/r"), None, "{name}");
         }
-        assert_eq!(LeftOutOption::of("--repo", "git@h:r"), None);
+        for kept in ["git@h:r", "h:r@v1", "work:tasks@v1"] {
+            assert_eq!(LeftOutOption::of("--repo", kept), None, "{kept}");
+        }
+        let option = LeftOutOption::of("--repo", "me:pw@h:r@v1").expect("a login");
+        assert_eq!(option.shown(), "--repo me@h:r@v1");
+        assert!(option.is_given_by("--repo", "me:other@h:r@v1"));
+        assert!(!option.is_given_by("--repo", "me:pw@h:r@v2"));
     }
 
     #[test]

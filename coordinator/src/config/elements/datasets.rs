@@ -317,6 +317,15 @@ pub(crate) fn split_reference(text: &str) -> (&str, Option<&str>) {
     }
 }
 
+/// An address of a repository, and its reference if one follows it, without the user and password of the
+/// address: a reference is no part of a login.
+pub(crate) fn repository_without_secrets(text: &str) -> String {
+    match split_reference(text) {
+        (url, Some(reference)) => format!("{}@{reference}", without_secrets(url)),
+        (url, None) => without_secrets(url),
+    }
+}
+
 /// Whether an address is safe to pass to git: git cannot take it for an option or a program.
 pub(crate) fn is_address(url: &str) -> bool {
     !url.is_empty()
@@ -500,6 +509,22 @@ mod tests {
             ("https://me:p/w@host/r", ("https://me:p/w@host/r", None)),
         ] {
             assert_eq!(split_reference(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn repository_is_shown_with_its_reference_and_without_its_login() {
+        for (text, shown) in [
+            ("h:r@v1", "h:r@v1"),
+            ("work:tasks@feature/x", "work:tasks@feature/x"),
+            ("git@h:r@v1", "git@h:r@v1"),
+            ("me:pw@h:r@v1", "me@h:r@v1"),
+            ("https://me:pw@h/r@v1", "https://h/r@v1"),
+            ("https:/me:pw@h/r@v1", "https:/h/r@v1"),
+            ("https://me:pw@h/r", "https://h/r"),
+            ("//me:pw@h/r", "//h/r"),
+        ] {
+            assert_eq!(repository_without_secrets(text), shown, "{text}");
         }
     }
 }
