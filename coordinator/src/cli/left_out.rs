@@ -14,13 +14,15 @@ const SERVER_OPTIONS: [&str; 2] = ["--nats", "--remote-endpoint"];
 /// Option with the address of a repository, which may be given several times.
 const REPOSITORY_OPTION: &str = "--repo";
 
-/// Other options with an address, which may have a login, each with its aliases.
-const ADDRESS_OPTIONS: [&[&str]; 5] = [
+/// Option with the place of a blob store. A URL with a login is refused, but hints may come before that.
+const STORE_OPTION: &str = "--store";
+
+/// Options with an address, which may have a login, each with its aliases.
+const ADDRESS_OPTIONS: [&[&str]; 4] = [
     &[REPOSITORY_OPTION],
     &["--registry", "--registry-path", "--registry-url"],
     &["--base-url"],
-    &["--store"],
-    &["--sink"],
+    &[STORE_OPTION],
 ];
 
 /// Variables that the shell or the login sets, sorted: their value in a shell is not the one that a
@@ -162,6 +164,9 @@ impl LeftOutOption {
     /// The same where the environment has a variable if `is_set` says so.
     fn need_where(&self, is_set: impl Fn(&str) -> bool) -> String {
         match self.parts() {
+            (STORE_OPTION, Some(shown)) => {
+                format!("with {shown} in place of URL: the URL of a store has no login")
+            }
             (option, Some(shown)) if address_option(option).is_some() => {
                 format!("with {shown} and its login in place of URL")
             }
@@ -203,6 +208,8 @@ fn address_option(option: &str) -> Option<&'static str> {
 fn shown_address(option: &str, value: &str) -> String {
     match option {
         REPOSITORY_OPTION => repository_without_secrets(value),
+        // A directory.
+        STORE_OPTION if !value.contains("://") || value.starts_with("file:") => value.to_owned(),
         _ => without_secrets(value),
     }
 }
@@ -324,12 +331,19 @@ mod tests {
         ] {
             assert_eq!(option.is_given_by(given, value), expected, "{given} {value}");
         }
-        for name in ["--registry", "--registry-url", "--base-url", "--store", "--sink"] {
+        for name in ["--registry", "--registry-url", "--base-url", "--store"] {
             let option = LeftOutOption::of(name, "https://me:pw@h/r").expect("a login");
             assert!(!option.shown().contains("pw") && !option.for_shell().contains("pw"));
             assert!(LeftOutOption::is_possible(name) && option.is_given_by(name, "https://other"));
             assert_eq!(LeftOutOption::of(name, "https://h/r"), None, "{name}");
         }
+        for directory in ["/srv//a:b@c", "a:b@c", "file:///srv//a:b@c"] {
+            assert_eq!(LeftOutOption::of("--store", directory), None, "{directory}");
+        }
+        let store = LeftOutOption::of("--store", "s3://me:pw@bucket/x").expect("a login");
+        let need = "with s3://bucket/x in place of URL: the URL of a store has no login";
+        assert_eq!((store.for_shell().as_str(), store.need().as_str()), ("--store URL", need));
+        assert!(!LeftOutOption::is_possible("--sink"), "no address");
         for kept in ["git@h:r", "h:r@v1", "work:tasks@v1"] {
             assert_eq!(LeftOutOption::of("--repo", kept), None, "{kept}");
         }
