@@ -102,8 +102,12 @@ impl Invocation {
         }
     }
 
-    /// The options that it has besides those of an earlier command line; `None` if it has other ones.
+    /// The options that it has besides those of an earlier command line; `None` if it has other ones, or if
+    /// its paths are relative to another directory.
     pub(super) fn further_than(&self, earlier: &Self) -> Option<Vec<String>> {
+        if self.directory != earlier.directory {
+            return None;
+        }
         if self.command != earlier.command || self.left_out != earlier.left_out {
             return None;
         }
@@ -270,6 +274,8 @@ mod tests {
             let found = invocation(given).further_than(&invocation(earlier));
             assert_eq!(found.map(|words| words.join(" ")).as_deref(), further, "{given}");
         }
+        let elsewhere = Invocation { directory: "/elsewhere".into(), ..invocation("j --name=x") };
+        assert_eq!(invocation("j -q --name=x").further_than(&elsewhere), None);
     }
 
     #[test]

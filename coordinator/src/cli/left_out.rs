@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::output::quoted;
-use crate::config::without_secrets;
+use crate::config::{repository_without_secrets, without_secrets};
 
 /// Options that set a variable, each with its alias.
 const VARIABLE_OPTIONS: [(&str, &str); 2] = [("--agent-env", "--ae"), ("--verifier-env", "--ve")];
@@ -14,13 +14,15 @@ const SERVER_OPTIONS: [&str; 2] = ["--nats", "--remote-endpoint"];
 /// Option with the address of a repository, which may be given several times.
 const REPOSITORY_OPTION: &str = "--repo";
 
-/// Other options with an address, which may have a login, each with its aliases.
-const ADDRESS_OPTIONS: [&[&str]; 5] = [
+/// Option with the place of a blob store. A URL with a login is refused, but hints may come before that.
+const STORE_OPTION: &str = "--store";
+
+/// Options with an address, which may have a login, each with its aliases.
+const ADDRESS_OPTIONS: [&[&str]; 4] = [
     &[REPOSITORY_OPTION],
     &["--registry", "--registry-path", "--registry-url"],
     &["--base-url"],
-    &["--store"],
-    &["--sink"],
+    &[STORE_OPTION],
 ];
 
 /// Variables that the shell or the login sets, sorted: their value in a shell is not the one that a
@@ -92,7 +94,7 @@ impl LeftOutOption {
             return value.contains('@').then(|| Self(option.to_owned()));
         }
         if let Some(option) = address_option(option) {
-            let shown = without_secrets(value);
+            let shown = shown_address(option, value);
             return (shown != value).then(|| Self(format!("{option}={shown}")));
         }
         let (option, _) = VARIABLE_OPTIONS.iter().find(|names| is_either(option, names))?;
@@ -125,7 +127,7 @@ impl LeftOutOption {
         let (own, variable) = self.parts();
         if let Some(option) = address_option(option) {
             let is_it = option != REPOSITORY_OPTION
-                || variable.is_none_or(|shown| shown == without_secrets(value));
+                || variable.is_none_or(|shown| shown == shown_address(option, value));
             return own == option && is_it;
         }
         let is_same =
@@ -162,6 +164,9 @@ impl LeftOutOption {
     /// The same where the environment has a variable if `is_set` says so.
     fn need_where(&self, is_set: impl Fn(&str) -> bool) -> String {
         match self.parts() {
+            (STORE_OPTION, Some(shown)) => {
+                format!("with {shown} in place of URL: the URL of a store has no login")
+            }
             (option, Some(shown)) if address_option(option).is_some() => {
                 format!("with {shown} and its login in place of URL")
             }
@@ -197,6 +202,16 @@ pub(super) const NEEDS_SERVER: &str = "with the address of your NATS server in p
 fn address_option(option: &str) -> Option<&'static str> {
     let names = ADDRESS_OPTIONS.iter().find(|names| names.contains(&option))?;
     names.first().copied()
+}
+
+/// The address of an option with this name, without the login that it may have.
+fn shown_address(option: &str, value: &str) -> String {
+    match option {
+        REPOSITORY_OPTION => repository_without_secrets(value),
+        // A directory.
+        STORE_OPTION if !value.contains("://") || value.starts_with("file:") => value.to_owned(),
+        _ => without_secrets(value),
+    }
 }
 
 fn is_either(option: &str, (name, alias): &(&str, &str)) -> bool {
@@ -316,13 +331,26 @@ mod tests {
         ] {
             assert_eq!(option.is_given_by(given, value), expected, "{given} {value}");
         }
-        for name in ["--registry", "--registry-url", "--base-url", "--store", "--sink"] {
+        for name in ["--registry", "--registry-url", "--base-url", "--store"] {
             let option = LeftOutOption::of(name, "https://me:pw@h/r").expect("a login");
             assert!(!option.shown().contains("pw") && !option.for_shell().contains("pw"));
             assert!(LeftOutOption::is_possible(name) && option.is_given_by(name, "https://other"));
             assert_eq!(LeftOutOption::of(name, "https://h/r"), None, "{name}");
         }
-        assert_eq!(LeftOutOption::of("--repo", "git@h:r"), None);
+        for directory in ["/srv//a:b@c", "a:b@c", "file:///srv//a:b@c"] {
+            assert_eq!(LeftOutOption::of("--store", directory), None, "{directory}");
+        }
+        let store = LeftOutOption::of("--store", "s3://me:pw@bucket/x").expect("a login");
+        let need = "with s3://bucket/x in place of URL: the URL of a store has no login";
+        assert_eq!((store.for_shell().as_str(), store.need().as_str()), ("--store URL", need));
+        assert!(!LeftOutOption::is_possible("--sink"), "no address");
+        for kept in ["git@h:r", "h:r@v1", "work:tasks@v1"] {
+            assert_eq!(LeftOutOption::of("--repo", kept), None, "{kept}");
+        }
+        let option = LeftOutOption::of("--repo", "me:pw@h:r@v1").expect("a login");
+        assert_eq!(option.shown(), "--repo me@h:r@v1");
+        assert!(option.is_given_by("--repo", "me:other@h:r@v1"));
+        assert!(!option.is_given_by("--repo", "me:pw@h:r@v2"));
     }
 
     #[test]

@@ -6,7 +6,10 @@ use clap::Args;
 
 use super::error::CliError;
 use super::harbor_options::HarborOptions;
-use crate::config::{CliDataset, CliSetting, read_extra_instruction, units, without_secrets};
+use crate::config::{
+    CliDataset, CliSetting, read_extra_instruction, repository_without_secrets, units,
+    without_secrets,
+};
 
 /// Keys of the job on the command line. They override the job file or replace it.
 #[derive(Debug, Default, Args)]
@@ -281,7 +284,7 @@ impl JobArgs {
             CliSetting::dataset(&format!("-p {shown}"), CliDataset::Path(dir.clone()))
         };
         let repository = |url: &String| {
-            let shown = without_secrets(url);
+            let shown = repository_without_secrets(url);
             CliSetting::dataset(&format!("--repo {shown}"), CliDataset::Repository(url.clone()))
         };
         let registered = |text: &String| {

@@ -68,25 +68,31 @@ fn with_json(mut options: Vec<String>, json: bool) -> Vec<String> {
     options
 }
 
-/// The options of a session and a further one, with its value if it has one, which replaces that of
-/// the session.
+/// The options of a session and further ones without a value.
 fn with_further<'a>(given: &'a [String], further: &[&'a str]) -> Vec<&'a str> {
-    let mut words = given.iter().map(String::as_str);
-    let [option, _] = further else {
-        let mut all: Vec<&str> = words.collect();
-        all.extend(further.iter().filter(|option| !given.iter().any(|word| word == *option)));
-        return all;
-    };
-    let mut all = Vec::new();
+    let mut all: Vec<&str> = given.iter().map(String::as_str).collect();
+    all.extend(further.iter().filter(|option| !given.iter().any(|word| word == *option)));
+    all
+}
+
+/// The options of a session, and options with an address that the user fills in, which replace those of
+/// the session.
+fn with_addresses<'a>(given: &'a [String], options: &[&'a str]) -> Vec<&'a str> {
+    let (mut all, mut words) = (Vec::new(), given.iter().map(String::as_str));
     while let Some(word) = words.next() {
-        if word == *option {
+        if options.contains(&word) {
             let _replaced = words.next();
-        } else if !invocation::is_option(word, option) {
+        } else if !options.iter().any(|option| invocation::is_option(word, option)) {
             all.push(word);
         }
     }
-    all.extend(further);
+    all.extend(options.iter().flat_map(|option| [*option, "URL"]));
     all
+}
+
+/// Whether a hint names an option, not one whose name only begins with it.
+fn is_named(option: &str, hint: &str) -> bool {
+    hint.contains(&format!("`{option}`")) || hint.contains(&format!("`{option} "))
 }
 
 /// Refuses a selection that a search does not have: what the infrastructure failed in it is pending,
@@ -200,18 +206,16 @@ fn for_retry(
     reopen: &ReopenSelection,
     options: &[String],
 ) -> CliError {
-    let command = |further: &[&str]| {
+    let command = |words: &[&str]| {
         let run = HintedRun::Directory(run_dir.to_owned());
-        let action = RunAction::Retry(reopen.clone());
-        hint_command::command(&run, &action, &with_further(options, further))
+        hint_command::command(&run, &RunAction::Retry(reopen.clone()), words)
     };
-    let names_option = |hint: &String| hint.contains("`--store") || hint.contains("`--nats");
     match error.code {
         ExitCode::LockHeld => {
             error.command_hints.clear();
             error.hints = vec![format!(
                 "wait until its owner ends, or take the run over: add `--force` after `--`, as in {}",
-                command(&["--force"])
+                command(&with_further(options, &["--force"]))
             )];
             #[cfg(feature = "nats")]
             let error = error.hint(
@@ -224,11 +228,18 @@ fn for_retry(
             error.hints = vec!["retry in the directory that has them".to_owned()];
             error
         }
-        _ if error.hints.iter().any(names_option) => error.hint(&format!(
-            "add options of `rollout run` after `--`, as in {}",
-            command(&["--store", "URL"])
-        )),
-        _ => error,
+        _ => {
+            let mut named = vec!["--store", "--nats"];
+            named.retain(|option| error.hints.iter().any(|hint| is_named(option, hint)));
+            let needs_credentials = error.hints.iter().any(|hint| hint.contains("`--nats-"));
+            let add = "add options of `rollout run` after `--`";
+            match named.is_empty() {
+                true if needs_credentials => error.hint(add),
+                true => error,
+                false => error
+                    .hint(&format!("{add}, as in {}", command(&with_addresses(options, &named)))),
+            }
+        }
     }
 }
 
@@ -312,6 +323,24 @@ mod tests {
             let expected = "`rollout retry jobs/demo --failed -- -n 4 --store URL`";
             assert!(hints[1].ends_with(expected), "{hints:?}");
         }
+    }
+
+    #[test]
+    fn hint_of_retry_adds_only_the_addresses_that_the_refusal_names() {
+        let reopen = selection("--failed");
+        let given = words("--store s3://b/x --nats=nats://old:1");
+        for (hint, expected) in [
+            ("check its address in `--nats` or `V`", "--store s3://b/x --nats URL"),
+            ("choose another with `--store URL`", "--nats nats://old:1 --store URL"),
+            ("use the `--store` of the server in `--nats URL`", "--store URL --nats URL"),
+        ] {
+            let refused = CliError::new(ExitCode::Failure, "refused").hint(hint);
+            let hints = for_retry(refused, Path::new("jobs/demo"), &reopen, &given).hints;
+            let expected = format!("`rollout retry jobs/demo --failed -- {expected}`");
+            assert!(hints[1].ends_with(&expected), "{hints:?}");
+        }
+        let credentials = hints(ExitCode::Failure, "check the credentials: `--nats-user`");
+        assert_eq!(credentials[1], "add options of `rollout run` after `--`");
     }
 
     #[test]

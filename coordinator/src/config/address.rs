@@ -63,6 +63,8 @@ struct LoginStart {
     at: usize,
     /// Whether a scheme is before it, so that a user without a password is one too.
     has_scheme: bool,
+    /// Whether a host may begin there: slashes within a path are part of the path.
+    is_of_host: bool,
 }
 
 /// The places of an address where a user may begin: after a scheme, after slashes, and at its start.
@@ -80,17 +82,35 @@ fn login_starts(url: &str) -> Vec<LoginStart> {
         let is_known = LOGIN_SCHEMES.iter().any(|scheme| ends_with_word(before, scheme));
         // A third slash begins the path of a file.
         let at = if before.eq_ignore_ascii_case("file:") { slash + slashes.min(2) } else { from };
-        starts.push(LoginStart { at, has_scheme: has_colon && (slashes > 1 || is_known) });
+        let has_scheme = has_colon && (slashes > 1 || is_known);
+        let is_of_host = slash == 0 || has_colon || is_scheme(before);
+        starts.push(LoginStart { at, has_scheme, is_of_host });
     }
-    starts.push(LoginStart { at: 0, has_scheme: false });
+    starts.push(LoginStart { at: 0, has_scheme: false, is_of_host: true });
     starts
 }
 
-/// The place of the user of an address, and of the password after a colon; an `@` follows it. Too much
-/// rather than too little: readers differ on where `?`, `#` and a backslash end it.
-pub(super) fn login(url: &str) -> Option<Range<usize>> {
+/// Whether a text is a scheme that lacks its colon.
+fn is_scheme(text: &str) -> bool {
+    LOGIN_SCHEMES.iter().any(|scheme| text.eq_ignore_ascii_case(scheme.trim_end_matches(':')))
+}
+
+/// The place of the user of an address, and of the password after a colon; an `@` follows it. The place is
+/// rather too long than too short: readers differ on where `?`, `#` and a backslash end it.
+fn login(url: &str) -> Option<Range<usize>> {
+    login_where(url, |_| true)
+}
+
+/// The same where a host may begin, not within a path: an `@` in a path begins a reference.
+pub(super) fn login_of_host(url: &str) -> Option<Range<usize>> {
+    login_where(url, |start| start.is_of_host)
+}
+
+/// The first login at a start that counts.
+fn login_where(url: &str, counts: impl Fn(&LoginStart) -> bool) -> Option<Range<usize>> {
     let last = url.rfind('@')?;
-    let mut starts = login_starts(url).into_iter().filter(|start| start.at <= last);
+    let starts = login_starts(url).into_iter();
+    let mut starts = starts.filter(|start| start.at <= last && counts(start));
     starts.find_map(|start| login_at(url, &start))
 }
 

@@ -62,7 +62,7 @@ pub(crate) use elements::datasets::split_reference;
 pub use elements::datasets::{
     DatasetRef, DatasetSource, PatternLocations, RegistryRef, TaskRef, TaskSelection, TaskSource,
 };
-pub(crate) use elements::datasets::{is_address, is_inside};
+pub(crate) use elements::datasets::{is_address, is_inside, repository_without_secrets};
 pub use elements::environment::EnvironmentChanges;
 pub(crate) use elements::environment::with_hosts;
 pub(crate) use elements::extra_instructions::read_file as read_extra_instruction;

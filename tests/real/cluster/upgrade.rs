@@ -137,7 +137,7 @@ impl Upgrade {
         // missing, or is still open when another worker has done its item.
         let known = ["lost: Stopped", "lost: Unreachable", "open"];
         assert!(superseded.keys().all(|how| known.contains(&how.as_str())), "{superseded:?}");
-        // Claims wait with a slot, and as many without one.
+        // A claim may wait in each slot of a worker, and as many may wait without a slot.
         let open = superseded.get("open").copied().unwrap_or_default();
         assert!(open <= (self.replaced.get() * 2 * SLOTS) as usize, "{open} are open");
         // An execution may be drained before its agent starts.

@@ -87,7 +87,7 @@ fn dataset_of_a_user_looks_absent_to_others_until_they_upload_it() {
     let absent = format!("{DATASET}{}", "0".repeat(64));
     let user = |daemon: &DaemonProcess, token: &str| daemon.client.with_token(token);
     let dataset = uploaded(&user(&daemon, "ada-token"), &project, &tasks);
-    // So does a hidden directory of it, which its user may name.
+    // A hidden directory of the dataset looks absent to others, too. Its user may name it.
     let hidden = |token: &str, dataset: &str| {
         let named = [json!(format!("{dataset}/.x"))];
         answers_about(&user(&daemon, token), &project, dataset, &named)

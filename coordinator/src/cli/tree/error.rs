@@ -1,5 +1,7 @@
 //! Conversion of the errors of searches.
 
+use std::path::Path;
+
 use rollout_engine::{LockError, LockLostError};
 use rollout_protocol::exit::ExitCode;
 
@@ -9,6 +11,9 @@ use crate::workloads::search::driver::{BackendError, SearchError};
 
 /// Part of hints: the option that starts another search.
 const OTHER_SEARCH: &str = "`--tree-run-id` for another search";
+
+/// Purpose of a session that has no result of an eval.
+const REMAKE: &str = "make the result of the eval again";
 
 impl CliError {
     /// The error of resuming a search without a name.
@@ -21,6 +26,16 @@ impl CliError {
             "use `--tree-run-id` with the name of the search's directory below `runs_root`, or \
              `rollout resume DIR` with the directory",
         )
+    }
+}
+
+/// The hint for a damaged file of a search, which may be the result of an eval: a session makes a missing
+/// one again.
+fn damage_hint(is_of_eval: bool, path: &Path) -> CommandHint {
+    match is_of_eval {
+        true if path.exists() => CommandHint::new(REMAKE).after("remove the file"),
+        true => CommandHint::new(REMAKE),
+        false => CommandHint::new("try again").after("restore the file from a copy"),
     }
 }
 
@@ -48,9 +63,9 @@ impl From<SearchError> for CliError {
             .hint(
                 "work of this process since then is discarded; the new owner continues the search",
             ),
-            SearchError::Damaged { .. } => {
+            SearchError::Damaged { path, .. } => {
                 // `rollout repair` makes none of these files again.
-                let hint = CommandHint::new("try again").after("restore the file from a copy");
+                let hint = damage_hint(error.is_of_eval_result(), path);
                 Self::from_cause(ExitCode::RunDamaged, what, &error).command_hint(hint)
             }
             SearchError::Lock(lock) => from_lock(what, lock, OTHER_SEARCH),
@@ -130,6 +145,15 @@ mod tests {
         let resume = format!("cd / && rollout resume {}", temp.path().display());
         let hint = format!("restore the file from a copy, then run `{resume}` to try again");
         assert_eq!(error.hints, [hint]);
+        let result = temp.path().join("eval_result.json");
+        let hint = || {
+            let damaged = SearchError::Damaged { path: result.clone(), reason: "r".into() };
+            CliError::from(damaged).for_run(&run).hints
+        };
+        assert_eq!(hint(), [format!("run `{resume}` to make the result of the eval again")]);
+        std::fs::write(&result, "{").expect("writable");
+        let first = format!("remove the file, then run `{resume}` to make the result");
+        assert!(hint()[0].starts_with(&first), "{:?}", hint());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use rollout_protocol::spec::task::TaskFormat;
 
-use super::super::address::{login, without_secrets};
+use super::super::address::{login_of_host, without_secrets};
 use super::super::diagnostics::ErrorKind;
 use super::super::location::SourceLocation;
 use super::super::reader::{Field, Fields};
@@ -300,7 +300,8 @@ fn repository(repo: &Field<'_>, reference: &Field<'_>) -> Option<(String, Option
 /// the last `/` of the address; a reference may itself contain a `/`.
 pub(crate) fn split_reference(text: &str) -> (&str, Option<&str>) {
     // A password may have a slash or a colon. In `host:path@reference` there is none.
-    let login = login(text).filter(|login| login.start > 0 || text[login.end..].contains(':'));
+    let login =
+        login_of_host(text).filter(|login| login.start > 0 || text[login.end..].contains(':'));
     let (from, is_scp) = match (login, text.find("://")) {
         (Some(login), _) => (login.end, login.start == 0),
         (None, Some(at)) => (at + 3, false),
@@ -314,6 +315,15 @@ pub(crate) fn split_reference(text: &str) -> (&str, Option<&str>) {
             (&text[..path + at], Some(&text[path + at + 1..]))
         }
         _ => (text, None),
+    }
+}
+
+/// An address of a repository, and its reference if one follows it, without the user and password of the
+/// address: a reference is no part of a login.
+pub(crate) fn repository_without_secrets(text: &str) -> String {
+    match split_reference(text) {
+        (url, Some(reference)) => format!("{}@{reference}", without_secrets(url)),
+        (url, None) => without_secrets(url),
     }
 }
 
@@ -498,8 +508,31 @@ mod tests {
             ("https:/me:pw@h/r", ("https:/me:pw@h/r", None)),
             ("me:pw@h:r", ("me:pw@h:r", None)),
             ("https://me:p/w@host/r", ("https://me:p/w@host/r", None)),
+            ("/srv//a:b@c", ("/srv//a:b", Some("c"))),
+            ("git@host:o//r:x@v1", ("git@host:o//r:x", Some("v1"))),
+            ("//me:pw@h/r", ("//me:pw@h/r", None)),
+            ("http//me:pw@h/r", ("http//me:pw@h/r", None)),
+            ("https:///me:pw@h/r@v1", ("https:///me:pw@h/r", Some("v1"))),
         ] {
             assert_eq!(split_reference(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn repository_is_shown_with_its_reference_and_without_its_login() {
+        for (text, shown) in [
+            ("h:r@v1", "h:r@v1"),
+            ("work:tasks@feature/x", "work:tasks@feature/x"),
+            ("git@h:r@v1", "git@h:r@v1"),
+            ("me:pw@h:r@v1", "me@h:r@v1"),
+            ("https://me:pw@h/r@v1", "https://h/r@v1"),
+            ("https:/me:pw@h/r@v1", "https:/h/r@v1"),
+            ("https://me:pw@h/r", "https://h/r"),
+            ("//me:pw@h/r", "//h/r"),
+            ("http//me:pw@h/r", "http//h/r"),
+            ("/srv//a:b@c", "/srv//a:b@c"),
+        ] {
+            assert_eq!(repository_without_secrets(text), shown, "{text}");
         }
     }
 }

@@ -127,11 +127,11 @@ async fn stop_during_recovery(
     (signal, working)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn stopped_worker_finishes_recovery_of_dead_worker() {
     let fixture = WorkerFixture::new();
     let (_signal, mut working) = stop_during_recovery(&fixture, &[StopLevel::Drain]).await;
-    let early = tokio::time::timeout(Duration::from_millis(300), &mut working).await;
+    let early = tokio::time::timeout(Duration::from_secs(5), &mut working).await;
     assert!(early.is_err(), "it waits for the recovery");
     fixture.source.set_held(false);
     let ended = tokio::time::timeout(LONG, working).await.expect("in time").expect("no panic");

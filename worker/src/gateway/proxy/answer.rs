@@ -29,6 +29,8 @@ pub(super) struct Course<'a> {
     pub(super) queued: Duration,
     pub(super) first_byte: Option<Duration>,
     pub(super) attempts: Vec<CallAttempt>,
+    /// Whether it left a server for another one for a cause of that server, which may have got nothing.
+    has_left_failed: bool,
     /// The present sending.
     pub(super) sent: Option<SentCall>,
     /// Its connection, once there is one.
@@ -74,7 +76,8 @@ impl<'a> Course<'a> {
         let (queued, first_byte, attempts) = (Duration::ZERO, None, Vec::new());
         let (sent, dispatched) = (None, None);
         let (place, began) = (0, Instant::now());
-        let (reservation, connection, is_cut) = (None, None, false);
+        let (reservation, connection) = (None, None);
+        let (is_cut, has_left_failed) = (false, false);
         Self {
             open,
             reservation,
@@ -83,6 +86,7 @@ impl<'a> Course<'a> {
             queued,
             first_byte,
             attempts,
+            has_left_failed,
             sent,
             connection,
             is_cut,
@@ -94,6 +98,11 @@ impl<'a> Course<'a> {
     pub(super) fn is_at_server(&self) -> bool {
         let is_connected = |made: &CaptureConnection| made.connection_metadata().is_some();
         self.sent.is_some() && self.connection.as_ref().is_some_and(is_connected)
+    }
+
+    /// Whether a server failed it, also one that was known to be down.
+    pub(super) fn has_failure(&self) -> bool {
+        !self.attempts.is_empty() || self.has_left_failed
     }
 
     /// The name of the server that has the call, if it is another one than at the begin.
@@ -139,6 +148,8 @@ impl Call {
             if !course.renew_reservation() {
                 return answer;
             }
+            // It may also leave a server whose places its own execution has.
+            course.has_left_failed |= !matches!(answer, Answer::Own { outage: false, .. });
             course.place += 1;
             deadline = Instant::now();
         }

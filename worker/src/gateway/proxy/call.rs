@@ -139,7 +139,7 @@ impl Call {
             }
             Ok(Answer::Gone) => {
                 // It may have waited for the end of a pause, or for a server that failed another call.
-                let is_failed = !course.attempts.is_empty()
+                let is_failed = course.has_failure()
                     || self.opened.open_calls.is_waiting()
                     || self.servers[course.place].keeps_calls_back();
                 let request = RequestEnd::of_given_up(course.is_at_server(), is_failed);
@@ -300,9 +300,7 @@ impl Call {
             _ if outage => RequestEnd::Unanswered,
             _ if course.reservation.is_none() => RequestEnd::OverBudget,
             // Other calls of the execution are the cause, unless a server failed this one before.
-            StatusCode::TOO_MANY_REQUESTS => {
-                RequestEnd::of_given_up(false, !course.attempts.is_empty())
-            }
+            StatusCode::TOO_MANY_REQUESTS => RequestEnd::of_given_up(false, course.has_failure()),
             _ => RequestEnd::Rejected,
         };
         let (response, body) = reply.response(self.dialect());

@@ -3,6 +3,9 @@
 use rollout_protocol::record::TokenUsage;
 use serde_json::Value;
 
+/// The largest number up to which a float has every whole one: 2^53.
+const MAX_WHOLE: f64 = 9_007_199_254_740_992.0;
+
 /// Counts that the parts of a reply gave so far. A later part replaces the counts that it has.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct UsageCounts {
@@ -95,9 +98,15 @@ impl UsageCounts {
 /// Replaces a count by a newer one, if there is one. False if something else is in its place.
 fn set(present: &mut Option<u64>, usage: &Value, path: &str) -> bool {
     let Some(value) = usage.pointer(path).filter(|value| !value.is_null()) else { return true };
-    let newer = value.as_u64();
+    let newer = count(value);
     *present = newer.or(*present);
     newer.is_some()
+}
+
+/// The count of a value, which may be a whole number with a fraction of zero, such as `12.0`.
+fn count(value: &Value) -> Option<u64> {
+    let is_whole = |number: &f64| number.fract() == 0.0 && (0.0..=MAX_WHOLE).contains(number);
+    value.as_u64().or_else(|| value.as_f64().filter(is_whole).map(|number| number as u64))
 }
 
 #[cfg(test)]
@@ -108,7 +117,7 @@ mod tests {
 
     #[test]
     fn usage_with_something_else_than_a_count_is_unknown() {
-        for output in [json!(-5), json!(0.5), json!("7"), json!([7])] {
+        for output in [json!(-5), json!(0.5), json!(-1.0), json!(1e17), json!("7"), json!([7])] {
             let mut openai = UsageCounts::default();
             openai.take_openai(&json!({"prompt_tokens": 9, "completion_tokens": output}));
             assert!(openai.finish().is_none(), "{output}");
@@ -122,6 +131,15 @@ mod tests {
             "prompt_tokens": 9, "completion_tokens": null, "prompt_tokens_details": details,
         }));
         assert_eq!(openai.finish().map(|usage| (usage.input, usage.output)), Some((9, 0)));
+    }
+
+    #[test]
+    fn usage_as_whole_floats_is_counted() {
+        let mut openai = UsageCounts::default();
+        openai.take_openai(&json!({"prompt_tokens": 12.0, "completion_tokens": 0.0}));
+        assert_eq!(openai.finish().map(|usage| (usage.input, usage.output)), Some((12, 0)));
+        assert_eq!(count(&json!(MAX_WHOLE)), Some(1 << 53));
+        assert_eq!(count(&json!(u64::MAX)), Some(u64::MAX));
     }
 
     #[test]

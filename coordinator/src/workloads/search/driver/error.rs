@@ -135,6 +135,11 @@ impl From<FileError> for SearchError {
 }
 
 impl SearchError {
+    /// Whether the damaged file is the result of an eval, which a session makes again if it is missing.
+    pub fn is_of_eval_result(&self) -> bool {
+        matches!(self, Self::Damaged { path, .. } if path.ends_with(super::result::FILE))
+    }
+
     /// An I/O error at a path.
     pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();

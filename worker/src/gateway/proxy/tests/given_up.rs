@@ -93,6 +93,27 @@ async fn call_given_up_while_its_server_with_fallback_is_down_is_unanswered() {
 }
 
 #[tokio::test]
+async fn call_given_up_while_it_waits_for_a_place_at_the_second_server_is_unanswered() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (url, asked, _server) = silent_server().await;
+    let gateway = Gateway::new();
+    // A call leaves it at once when it is known to be down.
+    let mut first = upstream(&unused_url().await, 0.0, None);
+    first.spec.fallback = true;
+    let mut second = upstream(&url, 60.0, Some(1));
+    second.spec.name = "second".to_owned();
+    gateway.server(&first, None).expect("a server").mark_down("refused");
+    let opened = open_all(&gateway, vec![first, second], directory.path()).await;
+    let variables = opened.serve(HOST).await.expect("served");
+    // Another conversation has the only place.
+    let slow = supervise::spawn("slow", try_call(variables.clone(), ""));
+    asked.notified().await;
+    give_up(&variables, directory.path(), 1).await;
+    wait_for_failure(opened.as_ref(), Some(CallFailure::Unanswered)).await;
+    drop(slow);
+}
+
+#[tokio::test]
 async fn call_given_up_while_another_server_is_down_is_no_outage() {
     let directory = tempfile::tempdir().expect("a directory");
     let (url, asked, _server) = silent_server().await;
