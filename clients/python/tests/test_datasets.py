@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from daemon import DEADLINE_SEC, Daemon
+from harborignore_cases import shared_cases
 from proxy import Proxy
 from rollout_client import Client, errors
 from rollout_client._archive import pack
@@ -89,6 +90,53 @@ def test_archive_has_known_digest(tmp_path: Path) -> None:
 def member_names(tree: Path, to: Path) -> set[str]:
     with tarfile.open(pack(tree, "x", to / "x.tar").path) as archive:
         return {member.name for member in archive}
+
+
+def test_files_that_a_run_leaves_out_are_not_sent(tmp_path: Path) -> None:
+    upload = shared_cases()["upload"]
+    tree = tmp_path / "tasks"
+    for name, text in upload["files"].items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+    for name, target in upload["links"].items():
+        (tree / name).symlink_to(target)
+    left_out = {Path(name) for name in upload["left_out"]}
+    expected = {
+        (Path("tasks") / path.relative_to(tree)).as_posix()
+        for path in (tree, *tree.rglob("*"))
+        if not left_out & {path.relative_to(tree), *path.relative_to(tree).parents}
+    }
+    archive = pack(tree, "tasks", tmp_path / "tasks.tar")
+    with tarfile.open(archive.path) as members:
+        assert {member.name for member in members} == expected
+    assert archive.digest == upload["digest"]
+
+
+@pytest.mark.parametrize("content", ["x\n" + 64 * 1024 * "#", None])
+def test_files_are_sent_if_the_patterns_are_unusable(tmp_path: Path, content: str | None) -> None:
+    tests = tmp_path / "task" / "tests"
+    tests.mkdir(parents=True)
+    (tests.parent / "task.toml").write_text("")
+    (tests.parent / ".harborignore").write_text("x\n")
+    (tests / "x").write_text("")
+    assert "x/tests/x" not in member_names(tests.parent, tmp_path)
+    if content is None:
+        (tests / ".harborignore").mkdir()
+    else:
+        (tests / ".harborignore").write_text(content)
+    assert "x/tests/x" in member_names(tests.parent, tmp_path)
+
+
+@pytest.mark.parametrize("file", ["Dockerfile", "docker-compose.yaml", "docker-compose.yml"])
+def test_build_context_keeps_ignored_files(tmp_path: Path, file: str) -> None:
+    tests = tmp_path / "task" / "tests"
+    tests.mkdir(parents=True)
+    (tests.parent / "task.toml").write_text("")
+    (tests / ".harborignore").write_text("*\n")
+    (tests / "x").write_text("")
+    assert "x/tests/x" not in member_names(tests.parent, tmp_path)
+    (tests / file).write_text("")
+    assert {"x/tests/x", f"x/tests/{file}"} <= member_names(tests.parent, tmp_path)
 
 
 def test_task_with_links_between_its_parts_is_sent_whole(tasks: Path, tmp_path: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from ._upload_ignore import PartRules, parts_with_rules
 
 _REPOSITORY = b".git"
 _TASK_FILE = b"task.toml"
@@ -85,10 +87,11 @@ def _has_task(root: bytes, name: bytes) -> bool:
 def _task(path: bytes, inner: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Entries of a task that a run reads; all if links may lead from those to others."""
     is_whole = any(_leads_elsewhere(os.path.join(path, name)) for name in _READ_ENTRIES)
+    parts = {} if is_whole else dict(parts_with_rules(path))
     for name in os.listdir(path):
         is_sent = name != _REPOSITORY if is_whole else name in _READ_ENTRIES
         if is_sent:
-            yield from _below(os.path.join(path, name), inner + b"/" + name)
+            yield from _below(os.path.join(path, name), inner + b"/" + name, parts)
 
 
 def _leads_elsewhere(path: bytes) -> bool:
@@ -103,12 +106,18 @@ def _leads_elsewhere(path: bytes) -> bool:
     )
 
 
-def _below(path: bytes, member: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """A path, and all that is below it."""
+def _below(
+    path: bytes, member: bytes, parts: Mapping[bytes, PartRules] | None = None
+) -> Iterator[tuple[bytes, bytes]]:
+    """A path, and all that is below it; of parts with rules, by their paths, what they leave in."""
     yield member, path
-    if stat.S_ISDIR(os.lstat(path).st_mode):
-        for name in os.listdir(path):
-            yield from _below(os.path.join(path, name), member + b"/" + name)
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
+        return
+    if parts and (part := parts.get(path)):
+        yield from part.members(path, member)
+        return
+    for name in os.listdir(path):
+        yield from _below(os.path.join(path, name), member + b"/" + name, parts)
 
 
 def _everything(

@@ -181,8 +181,8 @@ fn pack(directory: &Path, archive: &Path) -> Result<(PackedArchive, OsString), C
         return Err(CliError::refused(format!("{}: it has no name", what())));
     };
     let entries = UploadEntries::of(&full).map_err(|error| CliError::config(what(), &error))?;
-    let filter = |path: &Path, _is_dir: bool| match path.strip_prefix(own) {
-        Ok(inner) if entries.include(inner) => FilterDecision::Include,
+    let filter = |path: &Path, is_dir: bool| match path.strip_prefix(own) {
+        Ok(inner) if entries.include(inner, is_dir) => FilterDecision::Include,
         _ => FilterDecision::Exclude,
     };
     let packed = archive::pack(parent, archive, ArchiveLimits::BUNDLE, &filter)
@@ -217,5 +217,26 @@ mod tests {
         assert_eq!(own, "tasks");
         let known = "54d571ecd0679010b10535972b4aa8f4b1435e0e6f7c23207f458a6a9ef9b626";
         assert_eq!(packed.digest.hex(), known);
+    }
+
+    /// The tests of the Python client pack the same tree.
+    #[test]
+    fn archive_without_ignored_files_has_digest_of_python_client() {
+        let document = include_str!("../../../../tests/fixtures/harborignore.json");
+        let document: Value = serde_json::from_str(document).expect("JSON");
+        let upload = &document["upload"];
+        let parent = tempfile::tempdir().expect("a directory");
+        let tasks = parent.path().join("tasks");
+        let text = |value: &Value| value.as_str().expect("a text").to_owned();
+        for (file, content) in upload["files"].as_object().expect("files") {
+            let path = tasks.join(file);
+            std::fs::create_dir_all(path.parent().expect("below the tasks")).expect("made");
+            std::fs::write(path, text(content)).expect("written");
+        }
+        for (link, target) in upload["links"].as_object().expect("links") {
+            std::os::unix::fs::symlink(text(target), tasks.join(link)).expect("linked");
+        }
+        let (packed, _) = pack(&tasks, &parent.path().join("tasks.tar")).expect("packed");
+        assert_eq!(packed.digest.hex(), text(&upload["digest"]));
     }
 }

@@ -9,13 +9,16 @@ use rustix::fs::FileType;
 use super::script_commands;
 
 /// Files and directories that only Harbor tasks have.
-const HARBOR_ENTRIES: [&str; 6] = [
+const HARBOR_ENTRIES: [&str; 8] = [
     "environment/docker-compose.yaml",
     "steps",
     "tests/Dockerfile",
     "tests/docker-compose.yaml",
     "trajectory.json",
     ".harborignore",
+    // Scripts that these leave out of a run, and of an upload, decide nothing.
+    "tests/.harborignore",
+    "solution/.harborignore",
 ];
 
 /// Directories of scripts that may use Harbor-only paths.

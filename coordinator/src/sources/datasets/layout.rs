@@ -17,13 +17,17 @@ pub(super) const STEPS_DIR: &str = "steps";
 
 /// Names of a compose file; the first one found wins. Harbor tasks use only the first name: a task
 /// about Docker Compose may have the other among its data.
-const COMPOSE_FILES: [&str; 2] = ["docker-compose.yaml", "docker-compose.yml"];
+pub(super) const COMPOSE_FILES: [&str; 2] = ["docker-compose.yaml", "docker-compose.yml"];
 
-/// Files of a task that are looked at before its parts are packed, by the directories that have them.
+/// Files of a build context that planning looks at.
 const CONTEXT_FILES: [&str; 4] =
     ["Dockerfile", ".dockerignore", COMPOSE_FILES[0], COMPOSE_FILES[1]];
-const TESTS_FILES: [&str; 2] = ["test.sh", harborignore::FILE_NAME];
-const SOLUTION_FILES: [&str; 2] = ["solve.sh", harborignore::FILE_NAME];
+
+/// Files of `tests` that planning looks at.
+pub(super) const TESTS_FILES: [&str; 2] = ["test.sh", harborignore::FILE_NAME];
+
+/// Files of `solution` that planning looks at.
+pub(super) const SOLUTION_FILES: [&str; 2] = ["solve.sh", harborignore::FILE_NAME];
 
 /// The entries of a task, or of a step, that are looked at before its parts are packed.
 pub(super) fn entries_looked_at() -> impl Iterator<Item = PathBuf> {

@@ -35,6 +35,7 @@ mod spec;
 mod task;
 mod trajectory;
 mod upload_entries;
+mod upload_ignore;
 
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@ use std::{fs, io};
 
 use super::discover::{TASK_FILE, discover, is_task};
 use super::layout::{ENVIRONMENT_DIR, STEPS_DIR};
+use super::upload_ignore::UploadIgnore;
 use super::{INSTRUCTION_FILE, harborignore, trajectory};
 
 /// Entries of a task that planning and packing read. The Python client has the same list.
@@ -31,7 +32,7 @@ pub(super) fn is_read(path: &Path) -> bool {
 }
 
 /// The entries of a directory that are sent.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum UploadEntries {
     /// Those of one task.
     Task(TaskEntries),
@@ -42,10 +43,10 @@ pub(crate) enum UploadEntries {
 }
 
 /// The entries of one task that are sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum TaskEntries {
-    /// Those that are read.
-    Read,
+    /// Those that are read, without ignored files.
+    Read(UploadIgnore),
     /// All: links may lead from those that are read to others.
     All,
 }
@@ -71,16 +72,16 @@ impl UploadEntries {
         Ok(Self::Dataset(entries.collect::<io::Result<_>>()?))
     }
 
-    /// Whether a path in the directory is sent.
-    pub(crate) fn include(&self, path: &Path) -> bool {
+    /// Whether a path in the directory is sent. Callers do not ask for those below one that is not.
+    pub(crate) fn include(&self, path: &Path, is_dir: bool) -> bool {
         let mut parts = path.components();
         match self {
-            Self::Task(task) => task.include(path),
+            Self::Task(task) => task.include(path, is_dir),
             Self::Dataset(tasks) => match parts.next() {
                 None => true,
                 Some(name) => {
                     let task = tasks.get(name.as_os_str());
-                    task.is_some_and(|task| task.include(parts.as_path()))
+                    task.is_some_and(|task| task.include(parts.as_path(), is_dir))
                 }
             },
             Self::All(tasks) => {
@@ -107,13 +108,15 @@ impl TaskEntries {
                 return Ok(Self::All);
             }
         }
-        Ok(Self::Read)
+        Ok(Self::Read(UploadIgnore::read(task)?))
     }
 
     /// Whether a path in the task is sent.
-    fn include(self, path: &Path) -> bool {
+    fn include(&self, path: &Path, is_dir: bool) -> bool {
         match self {
-            Self::Read => path == Path::new("") || is_read(path),
+            Self::Read(ignore) => {
+                path == Path::new("") || (is_read(path) && !ignore.excludes(path, is_dir))
+            }
             Self::All => path != Path::new(REPOSITORY),
         }
     }
@@ -162,7 +165,7 @@ mod tests {
     fn assert_sent(root: &TempDir, expected: &[(&str, bool)]) {
         let entries = UploadEntries::of(root.path()).expect("listed");
         for (path, is_sent) in expected {
-            assert_eq!(entries.include(Path::new(path)), *is_sent, "{path}");
+            assert_eq!(entries.include(Path::new(path), false), *is_sent, "{path}");
         }
     }
 
