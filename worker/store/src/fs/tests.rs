@@ -192,7 +192,7 @@ async fn blob_of_killed_process_is_not_visible() {
     let (temp, store) = store().await;
     let tmp = temp.path().join("store/tmp");
     let mut child = Command::new(std::env::current_exe().expect("a path"))
-        .args(["--exact", "store::fs::tests::child_process_writes_blob_and_waits_for_kill"])
+        .args(["--exact", "fs::tests::child_process_writes_blob_and_waits_for_kill"])
         .arg("--nocapture")
         .env(KILLED_STORE, store.root())
         .stdin(Stdio::piped())
