@@ -408,7 +408,7 @@ mod tests {
             )
         );
         assert_eq!(given.needs.len(), 3, "{given}");
-        // What holds once is not repeated after a session.
+        // An option that holds once is not repeated after a session.
         let repository =
             command(&directory("jobs/demo"), &failed, &["--repo", "https://me:TOKEN@h/r", "-q"]);
         assert_eq!(repository.line, "rollout retry jobs/demo --failed -- -q --repo URL");

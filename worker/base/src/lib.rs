@@ -1,4 +1,4 @@
-//! What every part of the data plane stands on. Nothing here knows a queue, a store, an environment or a
+//! Foundations of the data plane. Nothing here knows a queue, a store, an environment or a
 //! kind of work.
 //!
 //! * `supervise`: the only place that spawns tasks and threads

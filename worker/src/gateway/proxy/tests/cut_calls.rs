@@ -1,4 +1,4 @@
-//! What calls that are cut before an answer use of a budget.
+//! Use of a budget by calls that are cut before an answer.
 
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
