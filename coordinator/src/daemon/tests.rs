@@ -13,7 +13,7 @@ use std::time::Duration;
 use rollout_protocol::spec::environment::ProviderKind;
 
 use super::{
-    AllowedVariables, Daemon, DaemonError, DaemonOptions, DocumentPolicy, HostedKind,
+    AllowedVariables, Daemon, DaemonError, DaemonOptions, DocumentPolicy, HostedKind, HostedRun,
     HostedRunState, ItemQuery, JobSubmission, Principal, Role, RunFailure, RunFault, RunQuery,
     SubmissionResult, SubmittedDocument,
 };
@@ -202,23 +202,35 @@ async fn turns_of_one_user_leave_turns_for_others_and_the_administrator() {
     }
 }
 
-#[tokio::test]
-async fn run_accepted_earlier_with_a_file_of_the_host_ends_and_says_so() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let daemon = daemon(directory.path(), 9);
-    let run = accepted(daemon.submit(&user("ada", Role::Submit), job(None, JOB)).await);
-    let document = directory.path().join("runs").join(format!("{}.yaml", run.id()));
-    std::fs::write(document, format!("{JOB}prices: /proc/self/environ\n")).expect("written");
+/// Drives a run of which an earlier version accepted this document: it ends because of a key.
+async fn assert_ended_for_key(
+    daemon: &Arc<Daemon>,
+    state: &Path,
+    run: &Arc<HostedRun>,
+    document: &str,
+    key: &str,
+) {
+    let file = state.join("runs").join(format!("{}.yaml", run.id()));
+    std::fs::write(file, document).expect("written");
     // It has begun, too.
     std::fs::create_dir_all(run.directory()).expect("made");
-    let (session, stops) = super::driver::session(&run);
-    super::driver::drive(&daemon, &run, session, stops).await;
+    let (session, stops) = super::driver::session(run);
+    super::driver::drive(daemon, run, session, stops).await;
     assert_eq!(run.state(), HostedRunState::Failed);
     let record = run.view().record;
     assert_eq!(record.end.map(|end| end.outcome), Some(super::HostedOutcome::Failed));
     let failure = record.failure.expect("a failure");
     assert!(failure.message.contains("it names files of the server"), "{failure:?}");
-    assert!(failure.details[0].starts_with("prices: "), "{failure:?}");
+    assert!(failure.details[0].starts_with(&format!("{key}: ")), "{failure:?}");
+}
+
+#[tokio::test]
+async fn run_accepted_earlier_with_a_file_of_the_host_ends_and_says_so() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = daemon(directory.path(), 9);
+    let run = accepted(daemon.submit(&user("ada", Role::Submit), job(None, JOB)).await);
+    let document = format!("{JOB}prices: /proc/self/environ\n");
+    assert_ended_for_key(&daemon, directory.path(), &run, &document, "prices").await;
 }
 
 #[tokio::test]
@@ -242,18 +254,8 @@ async fn search_accepted_earlier_with_a_file_of_the_host_ends_and_says_so() {
     let daemon = daemon_with(directory.path(), 9, policy);
     let submission = JobSubmission { kind: HostedKind::Tree, ..job(None, &search) };
     let run = accepted(daemon.submit(&user("ada", Role::Submit), submission).await);
-    let document = directory.path().join("runs").join(format!("{}.yaml", run.id()));
-    std::fs::write(document, format!("{search}agents_dir: /proc/self/environ\n")).expect("written");
-    // It has begun, too.
-    std::fs::create_dir_all(run.directory()).expect("made");
-    let (session, stops) = super::driver::session(&run);
-    super::driver::drive(&daemon, &run, session, stops).await;
-    assert_eq!(run.state(), HostedRunState::Failed);
-    let record = run.view().record;
-    assert_eq!(record.end.map(|end| end.outcome), Some(super::HostedOutcome::Failed));
-    let failure = record.failure.expect("a failure");
-    assert!(failure.message.contains("it names files of the server"), "{failure:?}");
-    assert!(failure.details[0].starts_with("agents_dir: "), "{failure:?}");
+    let document = format!("{search}agents_dir: /proc/self/environ\n");
+    assert_ended_for_key(&daemon, directory.path(), &run, &document, "agents_dir").await;
 }
 
 #[tokio::test]
