@@ -371,7 +371,7 @@ mod tests {
             resume,
             format!(
                 "`cd '/a b' && rollout resume {path} -- --agent-env \"A=${{A:?}}\"` (set A in the \
-                 shell first: its value is not stored)"
+                 shell first: hints show no values of variables)"
             )
         );
         assert_eq!(resume_directory(&temp.path().join("none")), None);

@@ -142,7 +142,8 @@ impl LeftOutOption {
     }
 
     /// The option with its value, for a shell. The value of a variable is that of the shell's variable
-    /// with its name, without which the shell refuses the command; but not if the shell itself sets it.
+    /// with its name, without which the shell refuses the command; of another one if the shell itself
+    /// sets that, or can have none of this name.
     pub(super) fn for_shell(&self) -> String {
         let (option, variable) = self.parts();
         match (&*quoted(option), variable) {
@@ -150,7 +151,10 @@ impl LeftOutOption {
             (option, Some(name)) if is_taken_from_shell(name) => {
                 format!("{option} \"{name}=${{{name}:?}}\"")
             }
-            (option, Some(name)) => format!("{option} {}", quoted(&format!("{name}=VALUE"))),
+            (option, Some(name)) => {
+                let name_in_shell = value_name(name);
+                format!("{option} {}\"${{{name_in_shell}:?}}\"", quoted(&format!("{name}=")))
+            }
             (option, None) if SERVER_OPTIONS.contains(&option) => format!("{option} URL"),
             (option, None) => format!("{option} NAME=VALUE"),
         }
@@ -171,16 +175,19 @@ impl LeftOutOption {
                 format!("with {shown} and its login in place of URL")
             }
             (_, Some(name)) if !is_taken_from_shell(name) => {
-                let place = format!("with the value of {name} in place of VALUE");
+                let set =
+                    format!("set {} in the shell first, to the value of {name}", value_name(name));
                 match is_shell_name(name) {
-                    true => format!("{place}: the one in the shell is the shell's own"),
-                    false => place,
+                    true => format!("{set}: that of the shell is its own"),
+                    false => set,
                 }
             }
             (_, Some(name)) if is_set(name) => {
-                format!("check {name} in the shell first: the run's value is not stored")
+                format!("check {name} in the shell first: hints show no values of variables")
             }
-            (_, Some(name)) => format!("set {name} in the shell first: its value is not stored"),
+            (_, Some(name)) => {
+                format!("set {name} in the shell first: hints show no values of variables")
+            }
             (option, None) if SERVER_OPTIONS.contains(&option) => NEEDS_SERVER.to_owned(),
             (_, None) => "with the variable and its value in place of NAME=VALUE".to_owned(),
         }
@@ -192,6 +199,14 @@ impl LeftOutOption {
             Some((option, variable)) => (option, Some(variable)),
             None => (self.0.as_str(), None),
         }
+    }
+}
+
+/// The shell's variable with the value of a variable that cannot have its own name there.
+fn value_name(variable: &str) -> String {
+    match is_shell_name(variable) {
+        true => format!("VALUE_OF_{variable}"),
+        false => "VALUE".to_owned(),
     }
 }
 
@@ -262,9 +277,11 @@ mod tests {
             "path",
         ] {
             let option = LeftOutOption::of("--ae", &format!("{name}=x")).expect("a value");
-            assert_eq!(option.for_shell(), format!("--agent-env {name}=VALUE"));
+            let shell = format!("--agent-env {name}=\"${{VALUE_OF_{name}:?}}\"");
+            assert_eq!(option.for_shell(), shell);
             let need = format!(
-                "with the value of {name} in place of VALUE: the one in the shell is the shell's own"
+                "set VALUE_OF_{name} in the shell first, to the value of {name}: that of the shell is \
+                 its own"
             );
             assert_eq!(option.need(), need);
         }
@@ -279,11 +296,11 @@ mod tests {
         let option = LeftOutOption::of("--ve", "KEY=x").expect("a value");
         assert_eq!(
             option.need_where(|name| name == "KEY"),
-            "check KEY in the shell first: the run's value is not stored"
+            "check KEY in the shell first: hints show no values of variables"
         );
         assert_eq!(
             option.need_where(|_| false),
-            "set KEY in the shell first: its value is not stored"
+            "set KEY in the shell first: hints show no values of variables"
         );
     }
 
@@ -292,7 +309,7 @@ mod tests {
         let option = LeftOutOption::of("--ae", "A=x y").expect("a value");
         assert_eq!(option.for_shell(), r#"--agent-env "A=${A:?}""#);
         assert_eq!(option.shown(), "--agent-env A");
-        assert_eq!(option.need(), "set A in the shell first: its value is not stored");
+        assert_eq!(option.need(), "set A in the shell first: hints show no values of variables");
         for (given, value, expected) in [
             ("--agent-env", "A=z", true),
             ("--ae", "A=z", true),
@@ -306,7 +323,11 @@ mod tests {
     #[test]
     fn left_out_value_without_name_in_the_shell_is_replaced_by_the_user() {
         for (option, for_shell, need) in [
-            ("--agent-env=a.b", "--agent-env a.b=VALUE", "with the value of a.b in place of VALUE"),
+            (
+                "--agent-env=a.b",
+                "--agent-env a.b=\"${VALUE:?}\"",
+                "set VALUE in the shell first, to the value of a.b",
+            ),
             ("--nats", "--nats URL", NEEDS_SERVER),
             // Of an earlier version.
             ("--ve", "--ve NAME=VALUE", "with the variable and its value in place of NAME=VALUE"),

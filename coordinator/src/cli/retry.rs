@@ -184,7 +184,7 @@ fn check(
     let mut left_out = invocation.left_out.iter();
     if let Some(option) = left_out.find(|option| !invocation::is_given(option, options)) {
         return Err(CliError::usage(format!(
-            "cannot {verb}: the run's value of `{}` is not stored; give it again, as in {}",
+            "cannot {verb}: the stored command has no value of `{}`; give it again, as in {}",
             option.shown(),
             command()
         )));

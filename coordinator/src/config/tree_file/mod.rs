@@ -311,8 +311,10 @@ fn baseline(field: &Field<'_>, base: &Path) -> PathBuf {
     let expected = "the CSV file with the results of the root commit";
     field.required(expected);
     let Some(path) = field.path() else { return PathBuf::new() };
-    if !base.join(&path).is_file() {
-        field.reject(ErrorKind::NotFound, format!("`{}`, no such file", shown(&path)), expected);
+    let file = base.join(&path);
+    if !file.is_file() {
+        let why = if file.exists() { "which is no regular file" } else { "no such file" };
+        field.reject(ErrorKind::NotFound, format!("`{}`, {why}", shown(&path)), expected);
     }
     path
 }

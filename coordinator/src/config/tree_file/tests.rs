@@ -126,6 +126,9 @@ fn search_file_inline_profile_is_read_missing_path_is_error() {
     let remote = MINIMAL_TREE.replace("base.csv", "gone.csv");
     let (_, faults) = read(&remote, TreeOverrides::default());
     assert_eq!(faults, [("root_baseline_csv".to_owned(), ErrorKind::NotFound)]);
+    let directory = MINIMAL_TREE.replace("base.csv", ".");
+    let (_, faults) = read(&directory, TreeOverrides::default());
+    assert_eq!(faults, [("root_baseline_csv".to_owned(), ErrorKind::NotFound)]);
     let missing = format!("{MINIMAL_TREE}context_ideas_dirs: [., gone]\n");
     let (_, faults) = read(&missing, TreeOverrides::default());
     assert_eq!(faults, [("context_ideas_dirs[1]".to_owned(), ErrorKind::NotFound)]);

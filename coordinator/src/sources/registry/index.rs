@@ -165,7 +165,8 @@ pub fn read(
 fn read_file(path: &Path) -> Result<RegistryText, IndexError> {
     let place = shown(path).to_string();
     let bytes = regular_file::read(path, REGISTRY_BYTES).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => IndexError::NotFound(place.clone()),
+        // It may be an address with a mistake.
+        std::io::ErrorKind::NotFound => IndexError::NotFound(without_secrets(&place)),
         _ => IndexError::Unreadable { place: place.clone(), reason: error.to_string() },
     })?;
     let mut index = parse(&bytes, &place)?;
@@ -384,6 +385,14 @@ mod tests {
         {"name": "twice", "version": "1", "tasks": []},
         {"name": "twice", "version": "1", "tasks": []}
     ]"#;
+
+    #[test]
+    fn registry_file_that_is_an_odd_address_is_named_without_its_login() {
+        let error = read_file(Path::new("/srv/https:/me:word@h/r.json")).err().expect("absent");
+        assert!(!error.to_string().contains("word"), "{error}");
+        let error = read_file(Path::new("/srv/none.json")).err().expect("absent");
+        assert_eq!(error.to_string(), "cannot read the registry /srv/none.json: no such file");
+    }
 
     #[test]
     fn registry_index_of_either_form_finds_version() {
