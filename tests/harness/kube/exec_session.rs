@@ -156,7 +156,8 @@ impl ExecSession {
                     let limit = self.limit(channel).map(|limit| limit.saturating_sub(sent));
                     let is_cut = limit.is_some_and(|limit| limit < data.len());
                     data.truncate(limit.unwrap_or(usize::MAX));
-                    sent += data.len();
+                    // Only what the fault limits counts: the other channel may come first.
+                    sent += limit.map_or(0, |_| data.len());
                     if let Some(ExecFault::Slow(pause)) = self.fault {
                         tokio::time::sleep(pause).await;
                     }
