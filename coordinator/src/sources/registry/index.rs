@@ -388,9 +388,9 @@ mod tests {
 
     #[test]
     fn registry_file_that_is_an_odd_address_is_named_without_its_login() {
-        let error = read_file(Path::new("/srv/https:/me:word@h/r.json")).err().expect("absent");
+        let error = read_file(Path::new("/srv/https:/me:word@h/r.json")).expect_err("absent");
         assert!(!error.to_string().contains("word"), "{error}");
-        let error = read_file(Path::new("/srv/none.json")).err().expect("absent");
+        let error = read_file(Path::new("/srv/none.json")).expect_err("absent");
         assert_eq!(error.to_string(), "cannot read the registry /srv/none.json: no such file");
     }
 
