@@ -44,8 +44,8 @@ mod yaml;
 mod tests;
 
 #[cfg(feature = "serve")]
-pub(crate) use address::{RepositoryPlace, is_remote_repository};
-pub(crate) use address::{without_secrets, without_secrets_of};
+pub(crate) use address::is_remote_repository;
+pub(crate) use address::{RepositoryPlace, without_secrets, without_secrets_of};
 pub use catalogue::{
     AgentCatalogue, AgentEntry, AgentOption, CatalogueError, InvalidEntry, ModelProvider,
     ModelServer, SessionEntry, find_provider, provider_names,
