@@ -2,5 +2,7 @@
 
 mod agent;
 pub mod eval;
+mod health;
 pub mod ideas;
+mod readiness;
 pub mod trial;

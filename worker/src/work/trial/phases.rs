@@ -14,13 +14,14 @@ use rollout_protocol::spec::timeout::seconds;
 
 use super::run::TrialRun;
 use super::setup::PreparedEnvironment;
-use super::{readiness, setup, variables};
+use super::{setup, variables};
 use crate::agents::{self, AgentPlan};
 use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
 use crate::executor::{Capture, ManagedEnvironment, NormalExit, PhaseInterrupt, RequestedImage};
 use crate::work::agent::{
     PlannedScript, ScriptEnv, ScriptFailure, ScriptWork, ToldLimits, run_agent_script,
 };
+use crate::work::readiness;
 
 impl TrialRun<'_> {
     /// Runs the phases up to the last verification.

@@ -10,9 +10,10 @@ use super::artifacts::CollectedArtifacts;
 use super::run::TrialRun;
 use super::score::VerifierScore;
 use super::setup::PreparedEnvironment;
-use super::{readiness, setup, variables, verify};
+use super::{setup, variables, verify};
 use crate::executor::PhaseInterrupt;
 use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
+use crate::work::readiness;
 
 impl TrialRun<'_> {
     /// Verifies a step in an environment that is created for it.

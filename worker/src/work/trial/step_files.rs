@@ -11,7 +11,6 @@ use rollout_store::archive::{self, ArchiveError, ArchiveLimits, ArchiveTruncatio
 
 use super::artifacts::CollectedArtifacts;
 use super::failure;
-use super::health::{self, HealthProbe};
 use super::outputs::step_prefix;
 use super::run::TrialRun;
 use super::setup;
@@ -23,6 +22,7 @@ use crate::executor::{
 };
 use crate::verifier::{TESTS_DIR, fresh_logs};
 use crate::work::agent::{PlannedScript, ScriptWork, run_script};
+use crate::work::health::{self, HealthProbe};
 
 /// A script among the files for the working directory: it prepares the step and is then removed.
 const SETUP_SCRIPT: &str = "setup.sh";
