@@ -85,7 +85,7 @@ impl TrialRun<'_> {
             placed.map_err(|error| error.into_error(&self.attempt.redactor))?;
         }
         let task = &self.ctx.task.environment;
-        let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
+        let capture = || self.attempt.unrecorded.start(&self.attempt.redactor);
         let ready = readiness::wait_until_ready(&mut self.attempt.environment, task, capture);
         let ready = Box::pin(ready).await;
         ready.map_err(|error| error.into_error(&self.attempt.redactor))?;

@@ -61,7 +61,7 @@ impl TrialRun<'_> {
             let in_phase = |error: TrialError| error.in_phase(Phase::Verification);
             placed.map_err(|error| in_phase(error.into_error(&self.attempt.redactor)))?;
         }
-        let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
+        let capture = || self.attempt.unrecorded.start(&self.attempt.redactor);
         let ready = Box::pin(readiness::wait_until_ready(environment, own, capture)).await;
         Ok(ready.map_err(|error| self.verifier_setup_error(error))?)
     }
