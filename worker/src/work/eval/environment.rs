@@ -74,7 +74,6 @@ impl<'a> EvalRun<'a> {
             mirror.map_err(|error| failure::files_error(&error, &self.attempt.redactor))?;
         let (checkout, uploads) = self.checkout(&mirror, eval.repository.commit()).await?;
         self.create_environment(shared, provider, uploads).await?;
-        self.environment.clone_from(&self.attempt.environment.record);
         Ok(checkout)
     }
 
@@ -97,9 +96,7 @@ impl<'a> EvalRun<'a> {
         let commit = candidate.commit.clone();
         let (_checkout, uploads) = self.checkout(&mirror, &commit).await?;
         let provider = self.provider(plan)?;
-        self.create_environment(plan, provider, uploads).await?;
-        self.sweep_environment.clone_from(&self.attempt.environment.record);
-        Ok(())
+        Ok(self.create_environment(plan, provider, uploads).await?)
     }
 
     /// Collects and removes the shared environment. When something of it may be left, no other one
@@ -114,6 +111,7 @@ impl<'a> EvalRun<'a> {
             return Err(failure::leftover_environment(&failure, &self.attempt.redactor));
         }
         self.removed_cost += self.environment_cost();
+        self.removed_environment = self.attempt.environment.record.take();
         (self.attempt.environment, self.environment_state) =
             (ManagedEnvironment::default(), EvalEnvironmentState::Sweep);
         Ok(())
