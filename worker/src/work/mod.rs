@@ -1,4 +1,7 @@
 //! Kinds of work: one recipe for the executor each.
+//!
+//! All of them share `agent`, agents at work, and `readiness` and `health`, the wait for an environment
+//! before its first command.
 
 mod agent;
 pub mod eval;

@@ -17,6 +17,7 @@ use super::variables::{self, LOGS, REPOSITORY};
 use super::{Mirror, failure};
 use crate::executor::errors::SetupError;
 use crate::executor::{ManagedEnvironment, PhaseInterrupt, RequestedImage, TaskPart};
+use crate::work::readiness::{self, DeclaredStart};
 
 /// Largest size of an idea, in bytes.
 const IDEA_BYTES: u64 = rollout_protocol::limits::INSTRUCTION_BYTES;
@@ -146,7 +147,7 @@ impl<'a> EvalRun<'a> {
         checkout.await.map_err(|error| failure::files_error(&error, &self.attempt.redactor))
     }
 
-    /// Creates an environment with the files of a checkout.
+    /// Creates an environment with the files of a checkout, and waits until it is ready.
     async fn create_environment(
         &mut self,
         plan: EvalEnvironmentPlan<'_>,
@@ -157,7 +158,12 @@ impl<'a> EvalRun<'a> {
         // The part must live as long as the source of the image is used.
         let (request, _part) = request.map_err(|error| error.into_error(&self.attempt.redactor))?;
         let created = self.attempt.environment.create(provider, request).await;
-        created.map_err(|why| why.into_error(&self.attempt.redactor))
+        created.map_err(|why| why.into_error(&self.attempt.redactor))?;
+        let declared = DeclaredStart::Search(plan.environment);
+        let capture = || self.attempt.unrecorded.start(&self.attempt.redactor);
+        let ready = readiness::wait_until_ready(&mut self.attempt.environment, declared, capture);
+        let ready = Box::pin(ready).await;
+        ready.map_err(|error| error.into_error(&self.attempt.redactor))
     }
 
     async fn create_request(

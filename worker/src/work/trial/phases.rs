@@ -21,7 +21,7 @@ use crate::executor::{Capture, ManagedEnvironment, NormalExit, PhaseInterrupt, R
 use crate::work::agent::{
     PlannedScript, ScriptEnv, ScriptFailure, ScriptWork, ToldLimits, run_agent_script,
 };
-use crate::work::readiness;
+use crate::work::readiness::{self, DeclaredStart};
 
 impl TrialRun<'_> {
     /// Runs the phases up to the last verification.
@@ -84,9 +84,9 @@ impl TrialRun<'_> {
             self.parts.push(part);
             placed.map_err(|error| error.into_error(&self.attempt.redactor))?;
         }
-        let task = &self.ctx.task.environment;
+        let declared = DeclaredStart::Task(&self.ctx.task.environment);
         let capture = || self.attempt.unrecorded.start(&self.attempt.redactor);
-        let ready = readiness::wait_until_ready(&mut self.attempt.environment, task, capture);
+        let ready = readiness::wait_until_ready(&mut self.attempt.environment, declared, capture);
         let ready = Box::pin(ready).await;
         ready.map_err(|error| error.into_error(&self.attempt.redactor))?;
         let opened = Box::pin(self.open_gateway()).await;

@@ -13,7 +13,7 @@ use super::setup::PreparedEnvironment;
 use super::{setup, variables, verify};
 use crate::executor::PhaseInterrupt;
 use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
-use crate::work::readiness;
+use crate::work::readiness::{self, DeclaredStart};
 
 impl TrialRun<'_> {
     /// Verifies a step in an environment that is created for it.
@@ -62,7 +62,8 @@ impl TrialRun<'_> {
             placed.map_err(|error| in_phase(error.into_error(&self.attempt.redactor)))?;
         }
         let capture = || self.attempt.unrecorded.start(&self.attempt.redactor);
-        let ready = Box::pin(readiness::wait_until_ready(environment, own, capture)).await;
+        let declared = DeclaredStart::Task(own);
+        let ready = Box::pin(readiness::wait_until_ready(environment, declared, capture)).await;
         Ok(ready.map_err(|error| self.verifier_setup_error(error))?)
     }
 
