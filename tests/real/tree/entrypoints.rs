@@ -26,7 +26,8 @@ fn search_commands_begin_after_service_of_entrypoint() {
         project.write("image/Dockerfile", DOCKERFILE).write("image/entry.sh", ENTRYPOINT);
     let _ended =
         project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Success);
-    let record = SmallSearch::directory(&project).join("eval/0000/experiment/attempt-1/record.json");
+    let record =
+        SmallSearch::directory(&project).join("eval/0000/experiment/attempt-1/record.json");
     let record = json(&record).expect("a record");
     let wait = &record["environment"]["start_wait"];
     // On a busy machine its shell is seen between its pause and the file.

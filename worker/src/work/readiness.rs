@@ -24,6 +24,12 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(300);
 /// Most bytes of an observation that are kept.
 const MAX_PRINTED: usize = 1024;
 
+/// The hints for a healthcheck of an image that fails: a search has none of its own.
+const TASK_HINT: &str = "; the CMD of the image does not run here: a healthcheck or a \
+    start_grace_sec of the task replaces this wait";
+const SEARCH_HINT: &str = "; the CMD of the image does not run here: a start_grace_sec of the \
+    environment replaces this wait";
+
 /// The description of an environment that is waited for.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum DeclaredStart<'a> {
@@ -43,14 +49,8 @@ impl<'a> DeclaredStart<'a> {
     /// The hint for a healthcheck of the image that fails.
     const fn image_hint(self) -> &'static str {
         match self {
-            Self::Task(_) => {
-                "; the CMD of the image does not run here: a healthcheck or a start_grace_sec of the \
-                 task replaces this wait"
-            }
-            Self::Search(_) => {
-                "; the CMD of the image does not run here: a start_grace_sec of the environment \
-                 replaces this wait"
-            }
+            Self::Task(_) => TASK_HINT,
+            Self::Search(_) => SEARCH_HINT,
         }
     }
 }

@@ -50,7 +50,11 @@ async fn healthcheck_of_image_that_fails_is_environment_start_error() {
         ..image_check("exit 7")
     };
     for (check, seconds, words) in [
-        (image_check("exit 7"), 90.0, "the HEALTHCHECK of the image failed 3 times in a row: it ended"),
+        (
+            image_check("exit 7"),
+            90.0,
+            "the HEALTHCHECK of the image failed 3 times in a row: it ended",
+        ),
         (image_check("sleep 1000"), 181.0, "it exceeded its time limit of 30s"),
         (forever, 480.0, "the HEALTHCHECK of the image did not succeed in 480s"),
     ] {
