@@ -22,8 +22,7 @@ fn search_commands_begin_after_service_of_entrypoint() {
     let environment = "{context: image}".to_owned();
     let search = SmallSearch { ideas, implement, environment, ..small };
     let project = search.write();
-    let project =
-        project.write("image/Dockerfile", DOCKERFILE).write("image/entry.sh", ENTRYPOINT);
+    let project = project.write("image/Dockerfile", DOCKERFILE).write("image/entry.sh", ENTRYPOINT);
     let _ended =
         project.rollout(&SmallSearch::run(&[])).wait(DEADLINE).expect_code(ExitCode::Success);
     let record =

@@ -63,7 +63,8 @@ async fn ideas_command_begins_when_healthcheck_of_its_image_succeeds_or_after_st
     let check = ImageHealthcheck { interval: moment, retries: 2, ..image_check("exit 7") };
     bench.rig.provider.set_own_healthcheck(OwnHealthcheck::OfImage(check));
     let record = bench.run().await;
-    let said = "ended with code 7; the CMD of the image does not run here: a start_grace_sec of the";
+    let said =
+        "ended with code 7; the CMD of the image does not run here: a start_grace_sec of the";
     assert!(message(&record).contains(said), "{record:?}");
     assert!(record.command.is_none() && record.environment.is_some());
 
