@@ -6,6 +6,7 @@ mod best;
 mod chaos;
 mod damage;
 mod dry_run;
+mod entrypoints;
 mod events;
 mod example;
 mod example_outcomes;

@@ -16,6 +16,8 @@ pub(crate) struct SmallSearch {
     pub(crate) baseline: String,
     /// More keys of the file.
     pub(crate) keys: String,
+    /// The environment of its commands.
+    pub(crate) environment: String,
     /// The script for ideas.
     pub(crate) ideas: String,
     /// The script that implements an idea.
@@ -29,6 +31,7 @@ impl Default for SmallSearch {
         Self {
             baseline: BASELINE.to_owned(),
             keys: "sweep_config_limit: 3\nmax_depth: 1".to_owned(),
+            environment: "{type: process}".to_owned(),
             ideas: "for i in 1 2; do\n  \
                     echo \"- idea $i of node $ROLLOUT_NODE_ID\" > \"$ROLLOUT_IDEAS_DIR/$i.md\"\n\
                     done"
@@ -66,9 +69,9 @@ impl SmallSearch {
              ideas_per_node: 2\n{}\n\
              profile: {{name: speed, primary: {{column: v}}, metrics: [{{column: v, weight: 1}}, \
              {{column: w, weight: 1}}]}}\n\
-             environment: {{type: process}}\ncommands:\n  ideas:\n    run: |\n{ideas}  implement:\n    \
+             environment: {}\ncommands:\n  ideas:\n    run: |\n{ideas}  implement:\n    \
              run: |\n{implement}  sweep:\n    run: |\n{sweep}",
-            self.keys
+            self.keys, self.environment
         );
         project()
             .write("tree.yaml", &text)

@@ -11,7 +11,8 @@
 //! * `finished`: the result: a record and the files that become part of it;
 //! * `errors`: the error table;
 //! * `script` and `capture`: one script, its time limit and its output; `last_lines`: the end of its
-//!   standard error, for messages; `output_files`: the output of an execution that has ended;
+//!   standard error, for messages; `unrecorded`: output that is only quoted; `output_files`: the output of
+//!   an execution that has ended;
 //! * `full_disk`: disks of this host that were full during an execution; `environment_fault`:
 //!   environments that were removed from outside, or whose allowed hosts were not served; `host_fault`: the
 //!   error of both;
@@ -51,6 +52,7 @@ mod sidecars;
 mod stop;
 mod teardown;
 mod timing;
+mod unrecorded;
 
 pub(crate) use self::attempt::execute;
 pub use self::capture::{Capture, CapturedStream, read_tail};

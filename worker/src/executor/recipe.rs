@@ -21,6 +21,7 @@ use super::finished::Finished;
 use super::full_disk::{DiskFullEvidence, FullDisk, is_conclusive};
 use super::host_fault::FaultedExecution;
 use super::timing::Timing;
+use super::unrecorded::UnrecordedCaptures;
 
 /// A kind of work: its own parts of an attempt.
 pub(crate) trait WorkRecipe: Sized + Send {
@@ -99,6 +100,8 @@ pub(crate) struct AttemptState {
     phases: Arc<dyn PhaseSink>,
     pub(super) scratch: PathBuf,
     pub(super) scratch_work: ScratchWork,
+    /// Output of commands that is only quoted.
+    pub(crate) unrecorded: UnrecordedCaptures,
     pub(crate) timing: Timing,
     started_at: Instant,
     pub(crate) redactor: Redactor,
@@ -116,6 +119,7 @@ impl AttemptState {
             phases: Arc::clone(&ctx.phases),
             scratch: ctx.scratch.clone(),
             scratch_work: ctx.scratch_work.clone(),
+            unrecorded: UnrecordedCaptures::new(ctx),
             timing: Timing::begin(),
             started_at: Instant::now(),
             redactor: Redactor::default(),

@@ -13,7 +13,7 @@ use super::super::diagnostics::ErrorKind;
 use super::super::elements::proxies::{self, ProxyConfig, ProxyKeys};
 use super::super::elements::step_agent::StepAgentKeys;
 use super::super::elements::variables::{self, Variable};
-use super::super::elements::{environment, resources};
+use super::super::elements::{environment, resources, timeouts};
 use super::super::reader::Field;
 use super::super::task::docker_image;
 use super::agents::{AgentReading, StepAgent};
@@ -48,6 +48,8 @@ keys! {
         proxy: Value("table"), "none",
             "Proxies of the network, for image builds, installations and commands.",
             "proxy" => ProxyKeys::ALL;
+        start_grace_sec: Value("seconds"), "until its own programs have settled",
+            "Time between the start of the environment and its first command.";
     }
 }
 
@@ -103,6 +105,8 @@ pub struct CommandEnvironment {
     pub resources: Resources,
     /// `proxy`.
     pub proxies: ProxyConfig,
+    /// `start_grace_sec`.
+    pub start_grace_sec: Option<f64>,
 }
 
 impl SearchCommands {
@@ -231,6 +235,7 @@ pub(super) fn read_environment(field: &Field<'_>) -> CommandEnvironment {
         context: None,
         resources: Resources::default(),
         proxies: ProxyConfig::default(),
+        start_grace_sec: None,
     };
     let Some(mut fields) = field.mapping().filter(|_| field.is_present()) else {
         return environment;
@@ -245,6 +250,8 @@ pub(super) fn read_environment(field: &Field<'_>) -> CommandEnvironment {
     environment.context = context.path();
     environment.resources = resources::read_command_resources(&mut fields);
     environment.proxies = proxies::read(&fields.take(PlaceKeys::proxy));
+    environment.start_grace_sec =
+        timeouts::read_start_grace(&fields.take(PlaceKeys::start_grace_sec));
     fields.finish();
     let images = kind.map(|kind| descriptor::for_kind(kind).capabilities.images);
     match (images, image.is_present(), context.is_present()) {

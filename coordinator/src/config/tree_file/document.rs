@@ -21,8 +21,8 @@ const MUTABLE_KEYS: &[&str] = &[
     "gateway",
 ];
 
-/// The key of every environment that may change, too.
-const ENVIRONMENT_PROXY: &str = "environment.proxy";
+/// The keys of every environment that may change, too.
+const MUTABLE_ENVIRONMENT_KEYS: [&str; 2] = ["environment.proxy", "environment.start_grace_sec"];
 
 /// The search in the form of its file, with defaults filled in, without the path of its directory.
 /// Values of variables are unexpanded.
@@ -96,7 +96,7 @@ pub fn differences(before: &Value, now: &Value) -> Vec<String> {
 }
 
 fn compare(key: &str, before: Option<&Value>, now: Option<&Value>, lines: &mut Vec<String>) {
-    if key.ends_with(ENVIRONMENT_PROXY) {
+    if MUTABLE_ENVIRONMENT_KEYS.iter().any(|mutable| key.ends_with(mutable)) {
         return;
     }
     match (before, now) {
@@ -147,6 +147,7 @@ fn command_environment(environment: &CommandEnvironment) -> Value {
         ("memory_mb", other(resources.memory_mb, default.memory_mb)),
         ("storage_mb", other(resources.storage_mb, default.storage_mb)),
         ("proxy", environment.proxies.document()),
+        ("start_grace_sec", json!(environment.start_grace_sec)),
     ];
     let mut document = json!({ "type": kind, "provider_config": settings });
     if let Value::Object(fields) = &mut document {

@@ -268,6 +268,26 @@ fn search_environment_resources_are_parsed_and_compared() {
 }
 
 #[test]
+fn search_start_grace_is_read_bounded_and_may_change() {
+    let with =
+        |figure: &str| MINIMAL_TREE.replace("type: process", &format!("type: process{figure}"));
+    let tree = read_valid(&with(", start_grace_sec: 2.5"));
+    assert_eq!(tree.commands.sweep.environment.start_grace_sec, Some(2.5));
+    let document = tree_document(&tree);
+    assert_eq!(document["commands"]["ideas"]["environment"]["start_grace_sec"], 2.5);
+    let mut without = tree_document(&read_valid(MINIMAL_TREE));
+    assert_eq!(without["environment"].get("start_grace_sec"), None);
+    without["tree_run_id"] = document["tree_run_id"].clone();
+    assert_ne!(without, document);
+    assert_eq!(differences(&document, &without), [""; 0]);
+    for figure in ["-1", "3601"] {
+        let text = with(&format!(", start_grace_sec: {figure}"));
+        let (_, faults) = read(&text, TreeOverrides::default());
+        assert_eq!(faults, [("environment.start_grace_sec".to_owned(), ErrorKind::BadValue)]);
+    }
+}
+
+#[test]
 fn search_retry_max_park_sec_is_read_and_bounded() {
     assert_eq!(read_valid(MINIMAL_TREE).max_park_sec, 900);
     for sec in [0, 60, 604_800] {

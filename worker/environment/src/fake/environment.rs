@@ -67,10 +67,14 @@ impl FakeEnvironment {
     ) -> Result<CommandExit, Failure> {
         let observed = self.provider.lock().own_programs.clone();
         if let Some(printed) = observed.filter(|_| command == start::observation()) {
+            while let Some(at) = self.with(|place| Ok(place.start_service()))? {
+                tokio::time::sleep_until(at).await;
+            }
             output.write(OutputStream::Stdout, printed.as_bytes());
             return Ok(CommandExit { code: 0 });
         }
         let killed = self.with(|place| {
+            let _later = place.start_service();
             place.commands.push(command.clone());
             if let Some(user) = command.user.as_ref().filter(|user| user.starts_with("no-such")) {
                 let text = format!("there is no user `{user}`");

@@ -39,6 +39,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use rollout_base::dependency::Dependency;
@@ -46,6 +47,7 @@ use rollout_protocol::record::EnforcedLimits;
 use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
 use rollout_protocol::spec::task::NetworkPolicy;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use self::environment::FakeEnvironment;
 pub use self::faults::{FakeCall, FakeFault, FaultEffect, FaultTrigger};
@@ -87,6 +89,8 @@ struct FakeState {
     own_programs: Option<String>,
     /// Whether these have ended their environments.
     own_programs_end: bool,
+    /// The file of a service that they start, and the time that it takes.
+    own_service: Option<(String, Duration)>,
     own_healthcheck: Option<OwnHealthcheck>,
     proxies: HostProxies,
     ca_bundle: Option<CaBundle>,
@@ -100,6 +104,8 @@ struct FakeEnvironmentState {
     lifecycle: FakeLifecycle,
     preserved: bool,
     oom_killed: bool,
+    /// The file of a service that it starts by itself, and when the service has started.
+    starting: Option<(String, Instant)>,
     background: Vec<String>,
     running: usize,
     /// Counts the kills: a command ends when it changes.
@@ -168,6 +174,7 @@ impl FakeProvider {
             services: Vec::new(),
             own_programs: None,
             own_programs_end: false,
+            own_service: None,
             own_healthcheck: None,
             proxies: HostProxies::default(),
             ca_bundle: None,
@@ -213,6 +220,13 @@ impl FakeProvider {
     pub fn end_by_own_programs(&self) {
         self.run_own_programs("");
         self.lock().own_programs_end = true;
+    }
+
+    /// Makes every environment run programs by itself that start a service, which takes some time from the
+    /// environment's creation. Its file is there from then on, and an observation lasts until then.
+    pub fn start_own_service(&self, file: &str, takes: Duration) {
+        self.run_own_programs("until=settled waited=120 processes=2 sockets=1");
+        self.lock().own_service = Some((file.to_owned(), takes));
     }
 
     /// Gives every environment a healthcheck besides that of its task.
@@ -404,6 +418,8 @@ impl FakeProvider {
         }
         files.apply(&request.uploads)?;
         let mut state = self.lock();
+        let now = Instant::now();
+        let starting = state.own_service.clone().map(|(file, takes)| (file, now + takes));
         state.made += 1;
         let id = id.unwrap_or_else(|| format!("fake-{}", state.made));
         let place = FakeEnvironmentState {
@@ -412,6 +428,7 @@ impl FakeProvider {
             lifecycle: FakeLifecycle::Up,
             preserved: false,
             oom_killed: false,
+            starting,
             background: Vec::new(),
             running: 0,
             kills: watch::Sender::new(0),
@@ -426,6 +443,15 @@ impl FakeProvider {
 }
 
 impl FakeEnvironmentState {
+    /// Starts the service of the environment's own programs if its time has come; otherwise that time.
+    fn start_service(&mut self) -> Option<Instant> {
+        if let Some((file, _)) = self.starting.take_if(|(_, at)| *at <= Instant::now()) {
+            let node = FileNode::File { bytes: bytes::Bytes::new(), executable: false };
+            self.files.put(&file, node).expect("a path of directories");
+        }
+        self.starting.as_ref().map(|(_, at)| *at)
+    }
+
     /// Ends every process.
     fn kill(&mut self) {
         self.background.clear();

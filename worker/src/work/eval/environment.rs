@@ -17,6 +17,7 @@ use super::variables::{self, LOGS, REPOSITORY};
 use super::{Mirror, failure};
 use crate::executor::errors::SetupError;
 use crate::executor::{ManagedEnvironment, PhaseInterrupt, RequestedImage, TaskPart};
+use crate::work::readiness::{self, DeclaredStart};
 
 /// Largest size of an idea, in bytes.
 const IDEA_BYTES: u64 = rollout_protocol::limits::INSTRUCTION_BYTES;
@@ -74,7 +75,6 @@ impl<'a> EvalRun<'a> {
             mirror.map_err(|error| failure::files_error(&error, &self.attempt.redactor))?;
         let (checkout, uploads) = self.checkout(&mirror, eval.repository.commit()).await?;
         self.create_environment(shared, provider, uploads).await?;
-        self.environment.clone_from(&self.attempt.environment.record);
         Ok(checkout)
     }
 
@@ -97,9 +97,7 @@ impl<'a> EvalRun<'a> {
         let commit = candidate.commit.clone();
         let (_checkout, uploads) = self.checkout(&mirror, &commit).await?;
         let provider = self.provider(plan)?;
-        self.create_environment(plan, provider, uploads).await?;
-        self.sweep_environment.clone_from(&self.attempt.environment.record);
-        Ok(())
+        Ok(self.create_environment(plan, provider, uploads).await?)
     }
 
     /// Collects and removes the shared environment. When something of it may be left, no other one
@@ -114,6 +112,7 @@ impl<'a> EvalRun<'a> {
             return Err(failure::leftover_environment(&failure, &self.attempt.redactor));
         }
         self.removed_cost += self.environment_cost();
+        self.removed_environment = self.attempt.environment.record.take();
         (self.attempt.environment, self.environment_state) =
             (ManagedEnvironment::default(), EvalEnvironmentState::Sweep);
         Ok(())
@@ -148,7 +147,7 @@ impl<'a> EvalRun<'a> {
         checkout.await.map_err(|error| failure::files_error(&error, &self.attempt.redactor))
     }
 
-    /// Creates an environment with the files of a checkout.
+    /// Creates an environment with the files of a checkout, and waits until it is ready.
     async fn create_environment(
         &mut self,
         plan: EvalEnvironmentPlan<'_>,
@@ -159,7 +158,12 @@ impl<'a> EvalRun<'a> {
         // The part must live as long as the source of the image is used.
         let (request, _part) = request.map_err(|error| error.into_error(&self.attempt.redactor))?;
         let created = self.attempt.environment.create(provider, request).await;
-        created.map_err(|why| why.into_error(&self.attempt.redactor))
+        created.map_err(|why| why.into_error(&self.attempt.redactor))?;
+        let declared = DeclaredStart::Search(plan.environment);
+        let capture = || self.attempt.unrecorded.start(&self.attempt.redactor);
+        let ready = readiness::wait_until_ready(&mut self.attempt.environment, declared, capture);
+        let ready = Box::pin(ready).await;
+        ready.map_err(|error| error.into_error(&self.attempt.redactor))
     }
 
     async fn create_request(

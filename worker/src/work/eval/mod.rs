@@ -10,7 +10,7 @@
 //!
 //! A sweep with an environment of its own gets it between the commit and the sweep: the first
 //! environment's logs are collected, it is removed, and another is created with the files of the
-//! commit.
+//! commit. The first command in either waits for the environment as that of a trial does.
 //!
 //! # Use
 //! * A worker opens [`Repositories`] once, in a directory of its own, beside its

@@ -11,6 +11,7 @@ use rollout_protocol::version::RUN_FORMAT;
 
 use super::EvalContext;
 use super::collect::EvalOutputs;
+use super::environment::EvalEnvironmentState;
 use super::run::EvalRun;
 use crate::executor::{
     BUILD_LOG, FileRole, Finished, OutputFiles, RecordFile, errors, finish_outputs,
@@ -74,6 +75,11 @@ pub(super) async fn finished(mut run: EvalRun<'_>, stopped: Option<Phase>) -> Fi
         let why = "it ended without results and without an error";
         run.attempt.first_error = Some(errors::panicked(why, phase, redactor));
     }
+    let last = run.attempt.environment.record;
+    let (environment, sweep_environment) = match run.environment_state {
+        EvalEnvironmentState::Shared | EvalEnvironmentState::Leaving => (last, None),
+        EvalEnvironmentState::Sweep => (run.removed_environment, last.map(Box::new)),
+    };
     let record = EvalRecord {
         end: run.end,
         error: run.attempt.first_error,
@@ -85,8 +91,8 @@ pub(super) async fn finished(mut run: EvalRun<'_>, stopped: Option<Phase>) -> Fi
         gateway: run.gateway,
         durations,
         timestamps,
-        environment: run.environment,
-        sweep_environment: run.sweep_environment.map(Box::new),
+        environment,
+        sweep_environment,
         ..empty_record(run.ctx, &run.services.host)
     };
     Finished { record, files, stopped }

@@ -75,10 +75,10 @@ pub(super) struct EvalRun<'a> {
     pub(super) build_log: BuildLog,
     /// The environment in use.
     pub(super) environment_state: EvalEnvironmentState,
-    /// Cost of the earlier environments.
+    /// Cost of the shared environment, once the sweep has its own.
     pub(super) removed_cost: f64,
-    pub(super) environment: Option<EnvironmentRecord>,
-    pub(super) sweep_environment: Option<EnvironmentRecord>,
+    /// Its record, then.
+    pub(super) removed_environment: Option<EnvironmentRecord>,
     /// Time that is left for commands; `None` without a limit.
     pub(super) time_left: Option<Duration>,
     /// Whether the sweep succeeded.
@@ -116,8 +116,7 @@ impl<'a> EvalRun<'a> {
             build_log: BuildLog::new(&ctx.execution.scratch),
             environment_state: EvalEnvironmentState::Shared,
             removed_cost: 0.0,
-            environment: None,
-            sweep_environment: None,
+            removed_environment: None,
             time_left: None,
             sweep_succeeded: false,
         }

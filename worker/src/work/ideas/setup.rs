@@ -11,9 +11,10 @@ use super::variables::{self, IDEAS, LOGS, PACK, REPOSITORY};
 use crate::executor::errors::SetupError;
 use crate::executor::{FilesError, RequestedImage, TaskPart, cost};
 use crate::work::eval;
+use crate::work::readiness::{self, DeclaredStart};
 
 impl IdeasRun<'_> {
-    /// Fetches all inputs to this host and creates the environment.
+    /// Fetches all inputs to this host, creates the environment, and waits until it is ready.
     pub(super) async fn setup(&mut self) -> Result<(), TrialError> {
         let (ctx, services) = (self.ctx, self.services);
         let ideas = &ctx.ideas;
@@ -31,7 +32,12 @@ impl IdeasRun<'_> {
         let request = self.create_request(provider.as_ref(), uploads, &mut parts).await;
         let request = request.map_err(|error| typed(error, self))?;
         let created = self.attempt.environment.create(provider, request).await;
-        created.map_err(|why| why.into_error(&self.attempt.redactor))
+        created.map_err(|why| why.into_error(&self.attempt.redactor))?;
+        let declared = DeclaredStart::Search(&ideas.environment);
+        let capture = || self.attempt.unrecorded.start(&self.attempt.redactor);
+        let ready = readiness::wait_until_ready(&mut self.attempt.environment, declared, capture);
+        let ready = Box::pin(ready).await;
+        ready.map_err(|error| typed(error, self))
     }
 
     /// Everything placed in the environment before the command begins.

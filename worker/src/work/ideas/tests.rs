@@ -1,3 +1,5 @@
+mod start_wait;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Cursor;
 use std::time::Duration;

@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rollout_base::secrets::Redactor;
 use rollout_base::shortage::Shortage;
@@ -30,8 +29,6 @@ pub(super) struct TrialOutputs {
     list: CaptureList,
     /// Captures in progress, each with its directory.
     captures: Vec<(ScriptStage, Cow<'static, str>, Arc<Capture>)>,
-    /// Number of captures whose output is not kept.
-    unrecorded: AtomicUsize,
     /// The log of an image build.
     pub(super) build_log: BuildLog,
 }
@@ -51,8 +48,7 @@ impl TrialOutputs {
         let (scratch, scratch_work) = (execution.scratch.clone(), execution.scratch_work.clone());
         let list = CaptureList::new(&scratch, &scratch_work);
         let build_log = BuildLog::new(&scratch);
-        let (captures, unrecorded) = (Vec::new(), AtomicUsize::new(0));
-        Self { scratch, scratch_work, list, captures, unrecorded, build_log }
+        Self { scratch, scratch_work, list, captures: Vec::new(), build_log }
     }
 
     pub(super) fn scratch(&self) -> &Path {
@@ -75,14 +71,6 @@ impl TrialOutputs {
         self.list.add(&directory);
         self.captures.push((stage, directory, capture.clone()));
         capture
-    }
-
-    /// Captures a command whose output is not kept, but quoted in its error. Each has files of its own: a disk
-    /// may take those of an earlier one later.
-    pub(super) fn unrecorded_capture(&self, redactor: &Redactor) -> Arc<Capture> {
-        let number = self.unrecorded.fetch_add(1, Ordering::Relaxed);
-        let files = self.capture_files(&format!("aside/{number}"));
-        Arc::new(Capture::for_quotes(files, redactor, &self.scratch_work))
     }
 
     fn capture_files(&self, directory: &str) -> [PathBuf; 2] {
@@ -134,26 +122,5 @@ impl TrialOutputs {
         let log = |(file, bytes)| RecordFile::text(file, BUILD_LOG.to_owned(), bytes, false);
         kept.files.extend(ended.build_log.map(log));
         kept
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rollout_environment::{OutputSink as _, OutputStream};
-
-    use super::super::testing::TrialFixture;
-    use super::*;
-
-    #[tokio::test]
-    async fn unrecorded_output_that_is_written_late_is_in_no_quote_of_a_later_command() {
-        let rig = TrialFixture::new().await;
-        let execution = rig.context().execution;
-        let outputs = TrialOutputs::new(&execution);
-        let [former, later] = [(); 2].map(|()| outputs.unrecorded_capture(&Redactor::default()));
-        later.write(OutputStream::Stderr, b"later");
-        later.finish().await.expect("written");
-        former.write(OutputStream::Stderr, b"former");
-        former.finish().await.expect("written");
-        assert_eq!(executor::stderr_summary(&later).await, "later");
     }
 }

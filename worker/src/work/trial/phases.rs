@@ -14,13 +14,14 @@ use rollout_protocol::spec::timeout::seconds;
 
 use super::run::TrialRun;
 use super::setup::PreparedEnvironment;
-use super::{readiness, setup, variables};
+use super::{setup, variables};
 use crate::agents::{self, AgentPlan};
 use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
 use crate::executor::{Capture, ManagedEnvironment, NormalExit, PhaseInterrupt, RequestedImage};
 use crate::work::agent::{
     PlannedScript, ScriptEnv, ScriptFailure, ScriptWork, ToldLimits, run_agent_script,
 };
+use crate::work::readiness::{self, DeclaredStart};
 
 impl TrialRun<'_> {
     /// Runs the phases up to the last verification.
@@ -83,9 +84,9 @@ impl TrialRun<'_> {
             self.parts.push(part);
             placed.map_err(|error| error.into_error(&self.attempt.redactor))?;
         }
-        let task = &self.ctx.task.environment;
-        let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
-        let ready = readiness::wait_until_ready(&mut self.attempt.environment, task, capture);
+        let declared = DeclaredStart::Task(&self.ctx.task.environment);
+        let capture = || self.attempt.unrecorded.start(&self.attempt.redactor);
+        let ready = readiness::wait_until_ready(&mut self.attempt.environment, declared, capture);
         let ready = Box::pin(ready).await;
         ready.map_err(|error| error.into_error(&self.attempt.redactor))?;
         let opened = Box::pin(self.open_gateway()).await;

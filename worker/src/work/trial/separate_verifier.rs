@@ -10,9 +10,10 @@ use super::artifacts::CollectedArtifacts;
 use super::run::TrialRun;
 use super::score::VerifierScore;
 use super::setup::PreparedEnvironment;
-use super::{readiness, setup, variables, verify};
+use super::{setup, variables, verify};
 use crate::executor::PhaseInterrupt;
 use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
+use crate::work::readiness::{self, DeclaredStart};
 
 impl TrialRun<'_> {
     /// Verifies a step in an environment that is created for it.
@@ -60,8 +61,9 @@ impl TrialRun<'_> {
             let in_phase = |error: TrialError| error.in_phase(Phase::Verification);
             placed.map_err(|error| in_phase(error.into_error(&self.attempt.redactor)))?;
         }
-        let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
-        let ready = Box::pin(readiness::wait_until_ready(environment, own, capture)).await;
+        let capture = || self.attempt.unrecorded.start(&self.attempt.redactor);
+        let declared = DeclaredStart::Task(own);
+        let ready = Box::pin(readiness::wait_until_ready(environment, declared, capture)).await;
         Ok(ready.map_err(|error| self.verifier_setup_error(error))?)
     }
 

@@ -11,7 +11,6 @@ use rollout_store::archive::{self, ArchiveError, ArchiveLimits, ArchiveTruncatio
 
 use super::artifacts::CollectedArtifacts;
 use super::failure;
-use super::health::{self, HealthProbe};
 use super::outputs::step_prefix;
 use super::run::TrialRun;
 use super::setup;
@@ -23,6 +22,7 @@ use crate::executor::{
 };
 use crate::verifier::{TESTS_DIR, fresh_logs};
 use crate::work::agent::{PlannedScript, ScriptWork, run_script};
+use crate::work::health::{self, HealthProbe};
 
 /// A script among the files for the working directory: it prepares the step and is then removed.
 const SETUP_SCRIPT: &str = "setup.sh";
@@ -43,7 +43,7 @@ impl TrialRun<'_> {
             self.run_step_setup(step).await?;
         }
         if let Some(check) = &step.healthcheck {
-            let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
+            let capture = || self.attempt.unrecorded.start(&self.attempt.redactor);
             let check = HealthProbe::from(check);
             let ready =
                 health::wait_until_healthy(&self.attempt.environment, &check, capture).await;
@@ -109,7 +109,7 @@ impl TrialRun<'_> {
         let running = script(bash(path), NormalExit::Zero);
         let ended = run_script(self.attempt.environment.expect_running(), running, capture).await;
         self.script_result(ScriptStage::Prepare, ended)?;
-        let capture = self.outputs.unrecorded_capture(&self.attempt.redactor);
+        let capture = self.attempt.unrecorded.start(&self.attempt.redactor);
         let removing = script(shell(format!("rm -f {SETUP_SCRIPT}")), NormalExit::Zero);
         let ended = run_script(self.attempt.environment.expect_running(), removing, capture).await;
         self.script_result(ScriptStage::Prepare, ended).map(drop)
@@ -151,7 +151,7 @@ impl TrialRun<'_> {
     /// failure of the engine, ends the trial without a reward.
     async fn run_hook(&mut self, hook: &CollectHook) -> Result<(), TrialError> {
         let (capture, limit) =
-            (self.outputs.unrecorded_capture(&self.attempt.redactor), seconds(hook.timeout_sec));
+            (self.attempt.unrecorded.start(&self.attempt.redactor), seconds(hook.timeout_sec));
         let environment = self.attempt.environment.expect_running();
         let (target, argv) = match &hook.service {
             None => (Some(environment), shell(hook.command.clone())),

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use rollout_base::rate_limit::RunRateLimiter;
 use rollout_base::secrets::TrialVariables;
 use rollout_environment::fake::FakeProvider;
-use rollout_environment::{EnvironmentLabels, Owner, Provider};
+use rollout_environment::{EnvironmentLabels, ImageHealthcheck, Owner, Provider};
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::dependency::Dependency;
 use rollout_protocol::digest::Digest;
@@ -285,6 +285,18 @@ impl TrialFixture {
     /// Runs the trial.
     pub async fn run(&self) -> Finished<TrialRecord> {
         super::run(self.context(), &self.services()).await
+    }
+}
+
+/// A check of an image by a script, with Docker's default times.
+pub fn image_check(script: &str) -> ImageHealthcheck {
+    ImageHealthcheck {
+        argv: ["sh", "-c", script].map(str::to_owned).to_vec(),
+        interval: Duration::from_secs(30),
+        timeout: Duration::from_secs(30),
+        start_period: Duration::ZERO,
+        start_interval: None,
+        retries: 3,
     }
 }
 

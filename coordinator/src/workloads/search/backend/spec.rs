@@ -316,7 +316,14 @@ async fn environment(
     let (docker_image, resources) = (environment.docker_image.clone(), environment.resources);
     let proxies = environment.proxies.variables();
     let env = proxies.map(|(name, value)| (name, value.template.clone())).collect();
-    Ok(TaskEnvironment { docker_image, context, resources, env, ..Default::default() })
+    Ok(TaskEnvironment {
+        docker_image,
+        context,
+        resources,
+        env,
+        start_grace_sec: environment.start_grace_sec,
+        ..Default::default()
+    })
 }
 
 /// The larger value of each resource.
@@ -348,4 +355,32 @@ async fn pack(dir: &Path, store: Arc<dyn BlobStore>) -> Result<BlobRef, SearchPl
     });
     packed.await.map_err(|source| SearchPlanError::Context { path: dir.to_owned(), source })?;
     Ok(store.put_file(&to, MediaType::Tar).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_store::MemoryStore;
+
+    use super::*;
+    use crate::config::{Diagnostics, TreeOptions, read_tree};
+
+    #[tokio::test]
+    async fn spec_of_each_environment_has_its_start_grace() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("tree.yaml");
+        std::fs::write(dir.path().join("base.csv"), "config_id\n0\n").expect("written");
+        let text = "tree_run_id: run\nroot_baseline_csv: base.csv\n\
+                    environment: {docker_image: a, start_grace_sec: 2}\n\
+                    commands: {ideas: {run: a, environment: {docker_image: a}}, implement: {run: b}, \
+                    sweep: {run: c, environment: {docker_image: a, start_grace_sec: 0}}}\n";
+        std::fs::write(&file, text).expect("written");
+        let mut problems = Diagnostics::default();
+        let tree = read_tree(&file, &TreeOptions::for_command_line(&|_| true), &mut problems);
+        let tree = problems.finish(tree).expect("no faults").0.expect("a search");
+        let plan = SearchPlan::new(&tree, Arc::new(MemoryStore::default())).await.expect("planned");
+        let sweep = plan.sweep_environment.expect("another environment");
+        let environments = [&plan.ideas.environment, &plan.environment, &sweep.environment];
+        let graces = environments.map(|environment| environment.start_grace_sec);
+        assert_eq!(graces, [None, Some(2.0), Some(0.0)]);
+    }
 }

@@ -3,6 +3,7 @@ mod commits;
 mod errors;
 mod mirrors;
 mod runs;
+mod start_wait;
 mod sweep_environment;
 
 use std::io::Cursor;

@@ -39,7 +39,7 @@ async fn archive_text(eval: &EvalFixture, logs: Option<&LogsRecord>) -> String {
     String::from_utf8_lossy(&bytes.expect("stored")).into_owned()
 }
 
-fn assert_completed(record: &EvalRecord) {
+pub(super) fn assert_completed(record: &EvalRecord) {
     assert_eq!((record.end, &record.error), (EvalEnd::Completed, &None));
     assert_eq!(record.secondary_errors, []);
 }

@@ -7,20 +7,8 @@ use rollout_environment::{FailureKind, ImageHealthcheck, OwnHealthcheck, time_li
 use rollout_protocol::record::{StartWait, StartWaitEnd};
 use rollout_protocol::spec::task::Healthcheck;
 
-use super::super::testing::TrialFixture;
+use super::super::testing::{TrialFixture, image_check};
 use super::{error, error_summary, run};
-
-/// A check of an image by a script, with Docker's default times.
-fn check(script: &str) -> ImageHealthcheck {
-    ImageHealthcheck {
-        argv: ["sh", "-c", script].map(str::to_owned).to_vec(),
-        interval: Duration::from_secs(30),
-        timeout: Duration::from_secs(30),
-        start_period: Duration::ZERO,
-        start_interval: None,
-        retries: 3,
-    }
-}
 
 async fn with(own: OwnHealthcheck) -> TrialFixture {
     let rig = TrialFixture::new().await;
@@ -39,7 +27,7 @@ async fn start_wait(rig: &TrialFixture) -> Option<StartWait> {
 
 #[tokio::test(start_paused = true)]
 async fn healthcheck_of_image_is_waited_for_and_recorded() {
-    let rig = with(OwnHealthcheck::OfImage(check("test -e /ready"))).await;
+    let rig = with(OwnHealthcheck::OfImage(image_check("test -e /ready"))).await;
     let becoming_ready = async {
         tokio::time::sleep(Duration::from_millis(6500)).await;
         rig.provider.write_file("/ready", b"");
@@ -59,11 +47,15 @@ async fn healthcheck_of_image_that_fails_is_environment_start_error() {
     let forever = ImageHealthcheck {
         start_period: Duration::from_secs(9000),
         start_interval: Some(Duration::from_secs(20)),
-        ..check("exit 7")
+        ..image_check("exit 7")
     };
     for (check, seconds, words) in [
-        (check("exit 7"), 90.0, "the HEALTHCHECK of the image failed 3 times in a row: it ended"),
-        (check("sleep 1000"), 181.0, "it exceeded its time limit of 30s"),
+        (
+            image_check("exit 7"),
+            90.0,
+            "the HEALTHCHECK of the image failed 3 times in a row: it ended",
+        ),
+        (image_check("sleep 1000"), 181.0, "it exceeded its time limit of 30s"),
         (forever, 480.0, "the HEALTHCHECK of the image did not succeed in 480s"),
     ] {
         let rig = with(OwnHealthcheck::OfImage(check)).await;
@@ -79,7 +71,7 @@ async fn healthcheck_of_image_that_fails_is_environment_start_error() {
 
 #[tokio::test(start_paused = true)]
 async fn healthcheck_of_image_yields_to_the_wait_that_the_task_names() {
-    let mut rig = with(OwnHealthcheck::OfImage(check("exit 7"))).await;
+    let mut rig = with(OwnHealthcheck::OfImage(image_check("exit 7"))).await;
     rig.task.environment.start_grace_sec = Some(2.5);
     assert_eq!(start_wait(&rig).await.map(|wait| wait.until), Some(StartWaitEnd::Grace));
     rig.task.environment.start_grace_sec = Some(0.0);
@@ -112,7 +104,7 @@ async fn healthcheck_of_compose_file_that_was_awaited_is_recorded_and_not_repeat
 
 #[tokio::test(start_paused = true)]
 async fn environment_that_ends_while_its_image_is_checked_has_not_started() {
-    let rig = with(OwnHealthcheck::OfImage(check("exit 7"))).await;
+    let rig = with(OwnHealthcheck::OfImage(image_check("exit 7"))).await;
     rig.provider.end_by_own_programs();
     let every = FaultTrigger::Every(FakeCall::Exec);
     rig.provider.fault(every, FaultEffect::Fail(FailureKind::NotStarted));

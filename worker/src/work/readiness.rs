@@ -1,13 +1,12 @@
-//! The wait between the creation of an environment and its first command: for a healthcheck, of the task
-//! or of the image, or for the programs that it runs by itself.
+//! The wait between the creation of an environment and its first command, for all kinds of work: for a
+//! healthcheck, of the task or of the image, or for the programs that it runs by itself.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rollout_base::dependency;
 use rollout_environment::{
-    Environment, Failure, FailureKind, ImageHealthcheck, OutputSink, OutputStream, OwnHealthcheck,
-    start,
+    Environment, Failure, FailureKind, OutputSink, OutputStream, OwnHealthcheck, start,
 };
 use rollout_protocol::record::{StartWait, StartWaitEnd};
 use rollout_protocol::spec::task::TaskEnvironment;
@@ -25,10 +24,41 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(300);
 /// Most bytes of an observation that are kept.
 const MAX_PRINTED: usize = 1024;
 
+/// The hints for a healthcheck of an image that fails: a search has none of its own.
+const TASK_HINT: &str = "; the CMD of the image does not run here: a healthcheck or a \
+    start_grace_sec of the task replaces this wait";
+const SEARCH_HINT: &str = "; the CMD of the image does not run here: a start_grace_sec of the \
+    environment replaces this wait";
+
+/// The description of an environment that is waited for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum DeclaredStart<'a> {
+    /// By a task.
+    Task(&'a TaskEnvironment),
+    /// By a search.
+    Search(&'a TaskEnvironment),
+}
+
+impl<'a> DeclaredStart<'a> {
+    const fn environment(self) -> &'a TaskEnvironment {
+        match self {
+            Self::Task(environment) | Self::Search(environment) => environment,
+        }
+    }
+
+    /// The hint for a healthcheck of the image that fails.
+    const fn image_hint(self) -> &'static str {
+        match self {
+            Self::Task(_) => TASK_HINT,
+            Self::Search(_) => SEARCH_HINT,
+        }
+    }
+}
+
 /// Waits until an environment can be used, and records the wait.
 pub(super) async fn wait_until_ready(
     environment: &mut ManagedEnvironment,
-    task: &TaskEnvironment,
+    declared: DeclaredStart<'_>,
     capture: impl Fn() -> Arc<Capture>,
 ) -> Result<(), SetupError> {
     let began = Instant::now();
@@ -39,10 +69,11 @@ pub(super) async fn wait_until_ready(
         processes: None,
         sockets: None,
     };
-    if let Some(check) = &task.healthcheck {
+    let TaskEnvironment { healthcheck, start_grace_sec, .. } = declared.environment();
+    if let Some(check) = healthcheck {
         health::wait_until_healthy(environment, &HealthProbe::from(check), capture).await?;
         waited = Some(without_observation(StartWaitEnd::Healthcheck));
-    } else if let Some(grace) = task.start_grace_sec {
+    } else if let Some(grace) = *start_grace_sec {
         if grace > 0.0 {
             tokio::time::sleep(seconds(grace)).await;
             if environment.expect_running().has_own_programs() {
@@ -55,6 +86,7 @@ pub(super) async fn wait_until_ready(
         wait.waited_sec = match check {
             OwnHealthcheck::Awaited(before) => before.as_secs_f64(),
             OwnHealthcheck::OfImage(check) => {
+                let check = HealthProbe::of_image(&check, declared.image_hint());
                 wait_for_image(environment, &check, capture).await?;
                 began.elapsed().as_secs_f64()
             }
@@ -72,15 +104,14 @@ pub(super) async fn wait_until_ready(
 /// Waits for the healthcheck of the image, as long as services of a compose file are waited for.
 async fn wait_for_image(
     environment: &ManagedEnvironment,
-    check: &ImageHealthcheck,
+    check: &HealthProbe,
     capture: impl Fn() -> Arc<Capture>,
 ) -> Result<(), SetupError> {
-    let (check, limit) = (HealthProbe::from(check), start::HEALTHY_WITHIN);
+    let (limit, hint) = (start::HEALTHY_WITHIN, check.hint);
     let engine = environment.expect_running().dependency();
-    let waiting = health::wait_until_healthy(environment, &check, capture);
+    let waiting = health::wait_until_healthy(environment, check, capture);
     dependency::within(engine, limit, waiting).await.unwrap_or_else(|| {
-        let hint = health::IMAGE_HINT;
-        let message = format!("the HEALTHCHECK of the image did not succeed in {limit:?}{hint}");
+        let message = format!("the {} did not succeed in {limit:?}{hint}", check.name);
         Err(SetupError::Create(Failure::new(FailureKind::Unusable, message)))
     })
 }

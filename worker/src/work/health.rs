@@ -22,17 +22,13 @@ const IMAGE_INTERVAL: Duration = Duration::from_secs(1);
 /// a command. A check that still runs then is ended with all other processes.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
-/// The hint for a healthcheck of an image that fails.
-pub(super) const IMAGE_HINT: &str = "; the CMD of the image does not run here: a healthcheck or a \
-    start_grace_sec of the task replaces this wait";
-
 /// A command that an environment is asked with until it is ready.
 #[derive(Debug)]
 pub(super) struct HealthProbe {
     /// The check, for messages.
-    name: &'static str,
+    pub(super) name: &'static str,
     /// The hint if it fails.
-    hint: &'static str,
+    pub(super) hint: &'static str,
     argv: Vec<String>,
     /// Time limit of one check.
     limit: Duration,
@@ -62,11 +58,12 @@ impl From<&Healthcheck> for HealthProbe {
     }
 }
 
-impl From<&ImageHealthcheck> for HealthProbe {
-    fn from(check: &ImageHealthcheck) -> Self {
+impl HealthProbe {
+    /// The check of an image, with the hint if it fails.
+    pub(super) fn of_image(check: &ImageHealthcheck, hint: &'static str) -> Self {
         Self {
             name: "HEALTHCHECK of the image",
-            hint: IMAGE_HINT,
+            hint,
             argv: check.argv.clone(),
             limit: check.timeout,
             interval: check.interval,
