@@ -120,10 +120,6 @@ pub const COMPLETIONS_PER_READ: usize = 4096;
 /// have more.
 pub const ANSWER_METADATA_BYTES: u64 = 2 * 1024 * 1024;
 
-/// Metadata of the completions in one record of a journal, bytes of JSON: bounds the memory of a reader.
-/// One completion may have more.
-pub const COMPLETIONS_METADATA_BYTES: u64 = 16 * 1024 * 1024;
-
 /// Largest record, spec or other JSON document read from the blob store.
 pub const DOCUMENT_BYTES: u64 = 16 * 1024 * 1024;
 

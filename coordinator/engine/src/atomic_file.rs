@@ -39,7 +39,19 @@ fn remove_if_file(entry: &std::fs::DirEntry) -> std::io::Result<()> {
 /// # Errors
 /// [`RunError::File`].
 pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RunError> {
-    let mut bytes = serde_json::to_vec_pretty(value).map_err(|error| RunError::File {
+    write_line(path, serde_json::to_vec_pretty(value))
+}
+
+/// The same without blanks, for documents that only programs read.
+///
+/// # Errors
+/// [`RunError::File`].
+pub fn write_dense_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RunError> {
+    write_line(path, serde_json::to_vec(value))
+}
+
+fn write_line(path: &Path, encoded: serde_json::Result<Vec<u8>>) -> Result<(), RunError> {
+    let mut bytes = encoded.map_err(|error| RunError::File {
         action: "encode",
         path: path.to_owned(),
         source: error.into(),
@@ -87,6 +99,21 @@ fn mode(mode: u32) -> std::fs::Permissions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dense_document_is_one_line_with_the_same_content() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let path = temp.path().join("plan.json");
+        let value = serde_json::json!({ "tasks": [{ "name": "a b" }, { "name": "c" }] });
+        write_dense_json(&path, &value).expect("written");
+        let text = std::fs::read_to_string(&path).expect("readable");
+        assert_eq!(text, "{\"tasks\":[{\"name\":\"a b\"},{\"name\":\"c\"}]}\n");
+        write_json(&path, &value).expect("replaced");
+        let former = std::fs::read_to_string(&path).expect("readable");
+        let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+        assert_eq!(read(&text), read(&former));
+        assert!(text.len() < former.len());
+    }
 
     #[test]
     fn sweep_removes_only_unfinished_temp_files() {

@@ -30,7 +30,8 @@ use crate::core::{
     RemoteTimeouts, SessionStart, Takeover,
 };
 use crate::journal::{
-    self, JournalError, JournalMirror, JournalWriter, MirrorError, ReplaySummary, RunLayout,
+    self, JOURNAL_FORMAT, JournalError, JournalMirror, JournalWriter, MirrorError, ReplaySummary,
+    RunLayout,
 };
 
 /// Number of settled trials that the refusal of another plan names.
@@ -198,8 +199,8 @@ fn open_locked(
     core.set_agents_of_lanes(planner.agents_of_lanes());
     let former = replay.as_ref().map(|replay| replay.head);
     sync_former(&layout, former)?;
-    let reopened = superseded.chosen().to_vec();
-    let opened = SessionStart { reopened, pool, ..session_start(run, plan, retry, former, &grant) };
+    let start = session_start(planner, run, plan, retry, former, &grant);
+    let opened = SessionStart { reopened: superseded.chosen().to_vec(), pool, ..start };
     core.apply(now, JournalRecord::Opened(Box::new(opened.clone())), &mut Vec::new());
     restore_executions(&mut core, now, &opened.reopened, &mut superseded);
     reopenings.extend((!opened.reopened.is_empty()).then_some(epoch));
@@ -294,6 +295,7 @@ fn check_plan(
 
 /// The first record of this session.
 fn session_start(
+    planner: &dyn Planner,
     run: RunId,
     plan: Digest,
     retry: RetryPolicy,
@@ -301,7 +303,7 @@ fn session_start(
     grant: &LockGrant,
 ) -> SessionStart {
     SessionStart {
-        format: RUN_FORMAT,
+        format: if planner.has_short_records() { JOURNAL_FORMAT } else { RUN_FORMAT },
         run,
         epoch: grant.epoch,
         plan,

@@ -148,6 +148,12 @@ pub trait Planner: fmt::Debug + Send + Sync {
         true
     }
 
+    /// Whether the journal has its records in their short form, which programs of earlier versions
+    /// refuse.
+    fn has_short_records(&self) -> bool {
+        false
+    }
+
     /// Called for each record of the workload's own while the run is opened, in order.
     fn on_record(&self, _at: Timestamp, _record: &FarmRecord) {}
 

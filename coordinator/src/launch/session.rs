@@ -45,8 +45,8 @@ impl SessionDocuments {
         let Self { plan, parameters, catalog } = self;
         let of = layout.clone();
         supervise::blocking(move || {
-            atomic_file::write_json(&of.plan(), &plan)?;
-            atomic_file::write_json(&of.resume(), &parameters)
+            atomic_file::write_dense_json(&of.plan(), &plan)?;
+            atomic_file::write_dense_json(&of.resume(), &parameters)
         })
         .await?;
         let Some(catalog) = catalog else { return Ok(()) };

@@ -33,7 +33,7 @@ pub struct Completion {
     /// How the group ended, if this is the last completion of the group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_end: Option<GroupEnd>,
-    /// Metadata of the group's request.
+    /// Metadata of the group's request. Journals leave it out: the record of the group has it.
     #[serde(default, skip_serializing_if = "is_empty")]
     pub metadata: Arc<Map<String, Value>>,
 }

@@ -269,8 +269,8 @@ impl GroupRequest {
         }
     }
 
-    /// Bytes that a farm needs for it, about: in memory for the request and its samples, and in its
-    /// journal, where the record of each sample repeats the metadata.
+    /// Bytes that a farm needs for it, about: in memory for the request and its samples, and in answers
+    /// to its consumers, where each completion repeats the metadata.
     pub fn held_bytes(&self) -> u64 {
         let task = match &self.task {
             TaskChoice::Named(name) => name.len(),

@@ -146,7 +146,7 @@ fn farm_over_nats_continues_after_stop_with_compacted_journal() {
         FarmRequest { store, settings, ..request }
     };
     // Two groups are enough for a compaction.
-    let padding = "x".repeat(1 << 15);
+    let padding = "x".repeat(1 << 16);
     let group = |name: &str| {
         let request = GroupRequest::new(name.parse().expect("an id"), "tasks/t", 3);
         let metadata = [("padding".to_owned(), Value::from(padding.as_str()))].into_iter();

@@ -3,6 +3,7 @@
 use rollout_protocol::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::short_form::{RecordForm, ShortCompletions, ShortReport};
 use crate::core::JournalRecord;
 
 /// First bytes of every segment.
@@ -25,7 +26,28 @@ struct EncodedRecord<'a> {
     at: Timestamp,
     #[serde(skip_serializing_if = "is_false")]
     synced: bool,
-    record: &'a JournalRecord,
+    #[serde(flatten)]
+    content: EncodedContent<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum EncodedContent<'a> {
+    Record(&'a JournalRecord),
+    Report(Box<ShortReport<'a>>),
+    Completed(ShortCompletions),
+}
+
+impl<'a> EncodedContent<'a> {
+    fn new(record: &'a JournalRecord, form: RecordForm) -> Self {
+        if form == RecordForm::Full {
+            return Self::Record(record);
+        }
+        let report = ShortReport::of(record).map(|report| Self::Report(Box::new(report)));
+        report
+            .or_else(|| ShortCompletions::of(record).map(Self::Completed))
+            .unwrap_or(Self::Record(record))
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
@@ -35,18 +57,47 @@ fn is_false(value: &bool) -> bool {
 
 /// A record with the time it was made.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(try_from = "StoredPayload")]
 pub(super) struct DecodedRecord {
     pub(super) at: Timestamp,
     /// Whether it begins a batch: everything before this record was durable when it was written.
-    #[serde(default)]
     pub(super) synced: bool,
     pub(super) record: JournalRecord,
+}
+
+/// A payload in either form.
+#[derive(Deserialize)]
+struct StoredPayload {
+    at: Timestamp,
+    #[serde(default)]
+    synced: bool,
+    #[serde(default)]
+    record: Option<JournalRecord>,
+    #[serde(default)]
+    report: Option<ShortReport<'static>>,
+    #[serde(default)]
+    completed: Option<ShortCompletions>,
+}
+
+impl TryFrom<StoredPayload> for DecodedRecord {
+    type Error = &'static str;
+
+    fn try_from(stored: StoredPayload) -> Result<Self, Self::Error> {
+        let StoredPayload { at, synced, record, report, completed } = stored;
+        let record = match (record, report, completed) {
+            (Some(record), None, None) => record,
+            (None, Some(report), None) => report.into_record()?,
+            (None, None, Some(completed)) => completed.into_record(),
+            _ => return Err("it has no record, or several"),
+        };
+        Ok(Self { at, synced, record })
+    }
 }
 
 /// First bytes of every payload.
 pub(super) const PAYLOAD_START: &[u8] = b"{\"at\":";
 
-/// Appends the frame of a record to `buffer`; `synced` if it begins a batch.
+/// Appends the frame of a record in its full form to `buffer`; `synced` if it begins a batch.
 ///
 /// # Errors
 /// [`TooLongRecord`]: a reader would take the frame for damage. The buffer is as before.
@@ -56,9 +107,24 @@ pub(super) fn encode(
     synced: bool,
     record: &JournalRecord,
 ) -> Result<(), TooLongRecord> {
+    encode_as(RecordForm::Full, buffer, at, synced, record)
+}
+
+/// The same in a form.
+///
+/// # Errors
+/// As [`encode`].
+pub(super) fn encode_as(
+    form: RecordForm,
+    buffer: &mut Vec<u8>,
+    at: Timestamp,
+    synced: bool,
+    record: &JournalRecord,
+) -> Result<(), TooLongRecord> {
     let start = buffer.len();
     buffer.extend_from_slice(&[0; 8]);
-    serde_json::to_writer(&mut *buffer, &EncodedRecord { at, synced, record })
+    let content = EncodedContent::new(record, form);
+    serde_json::to_writer(&mut *buffer, &EncodedRecord { at, synced, content })
         .expect("records have text keys and memory does not fail to be written");
     let bytes = buffer.len() - start - 8;
     if bytes > MAX_PAYLOAD_BYTES {
@@ -92,7 +158,12 @@ pub(super) fn decode(frame: &[u8]) -> Option<&[u8]> {
 /// Whether a whole frame begins a batch. Decided by the text between its time and its record: no
 /// string of either can contain it.
 pub(super) fn is_synced(frame: &[u8]) -> bool {
-    begins_with(frame, b",\"synced\":true,\"record\":")
+    let marks: [&[u8]; 3] = [
+        b",\"synced\":true,\"record\":",
+        b",\"synced\":true,\"report\":",
+        b",\"synced\":true,\"completed\":",
+    ];
+    marks.into_iter().any(|mark| begins_with(frame, mark))
 }
 
 /// Whether a whole frame holds a record that reopens items. Decided as [`is_synced`].

@@ -21,6 +21,7 @@
 //! frame   = length:u32le crc32c:u32le payload      crc over length and payload
 //! payload = {"at": <RFC 3339>, "synced": true, "record": {<kind>: …}}     see core::JournalRecord
 //! ```
+//! A segment of format 2 has `report` or `completed` in place of records that have a short form.
 //! `synced` occurs only in the first record of a batch. The first record of a segment names the
 //! previous segment, its valid length and its digest. The segments that count are the newest one
 //! with a whole first record, and those it goes back to.
@@ -38,6 +39,7 @@ mod rebuild;
 mod salvage;
 mod segment;
 mod segment_index;
+mod short_form;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -53,6 +55,7 @@ pub use salvage::{JournalDamage, JournalSalvage};
 pub use segment_index::{
     MissingRecords, Reopenings, SegmentExtent, SegmentIndex, next_epoch, segment_epochs,
 };
+pub(crate) use short_form::JOURNAL_FORMAT;
 pub use write::{CommittedBatch, JournalWriter};
 
 use std::path::PathBuf;

@@ -10,6 +10,7 @@ use rustix::fs::{CWD, RenameFlags};
 use super::durable_length::DurableLength;
 use super::frame::{self, SEGMENT_HEADER};
 use super::prefix::JournalPrefix;
+use super::short_form::RecordForm;
 use super::{JournalError, RunLayout};
 use crate::core::{JournalRecord, SessionStart};
 
@@ -20,6 +21,7 @@ pub struct SegmentRebuilder {
     partial: PathBuf,
     file: BufWriter<File>,
     prefix: JournalPrefix,
+    form: RecordForm,
     frame: Vec<u8>,
 }
 
@@ -37,11 +39,13 @@ impl SegmentRebuilder {
         let partial = layout.segment(epoch).with_extension("partial");
         let file = File::create(&partial).map_err(JournalError::io("create", &partial))?;
         let (file, frame) = (BufWriter::new(file), Vec::new());
+        let form = RecordForm::of(&opened);
         let mut rebuild = Self {
             layout: layout.clone(),
             partial,
             file,
             prefix: JournalPrefix::start(epoch),
+            form,
             frame,
         };
         rebuild.write(SEGMENT_HEADER.to_vec())?;
@@ -89,7 +93,7 @@ impl SegmentRebuilder {
     ) -> Result<(), JournalError> {
         let mut frame = std::mem::take(&mut self.frame);
         frame.clear();
-        frame::encode(&mut frame, at, synced, record)?;
+        frame::encode_as(self.form, &mut frame, at, synced, record)?;
         self.prefix.add(&frame);
         self.frame = self.write(frame)?;
         Ok(())

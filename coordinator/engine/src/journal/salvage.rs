@@ -10,7 +10,7 @@ use rollout_protocol::digest::DigestHasher;
 
 use super::damage::{self, ReadStop};
 use super::frame::{self, DecodedRecord, FRAME_HEADER_BYTES, SEGMENT_HEADER};
-use super::{JournalError, RunLayout, bit_repair, durable_length, segment_index};
+use super::{JOURNAL_FORMAT, JournalError, RunLayout, bit_repair, durable_length, segment_index};
 use crate::core::{JournalRecord, PredecessorSegment, ReplacedSegment, SessionStart};
 
 /// Bytes that are searched for a changed bit at once.
@@ -327,8 +327,7 @@ impl SegmentScan {
             }
             Ok(())
         })?;
-        let newer = rollout_protocol::version::RUN_FORMAT;
-        if opening.as_ref().is_some_and(|(_, opened)| opened.format > newer) {
+        if opening.as_ref().is_some_and(|(_, opened)| opened.format > JOURNAL_FORMAT) {
             return Err(JournalError::Header { path: self.path.clone() });
         }
         self.opening = opening.map(|(at, opened): (Timestamp, Box<SessionStart>)| (at, *opened));

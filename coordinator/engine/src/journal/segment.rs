@@ -13,7 +13,7 @@ use super::damage;
 use super::durable_length;
 use super::frame::{self, DecodedRecord, SEGMENT_HEADER};
 use super::prefix::JournalPrefix;
-use super::{JournalError, RunLayout};
+use super::{JOURNAL_FORMAT, JournalError, RunLayout};
 use crate::core::{JournalRecord, SessionStart};
 
 /// A segment that is being read.
@@ -86,9 +86,7 @@ impl SegmentReader {
         self.prefix.bytes = SEGMENT_HEADER.len() as u64;
         let Some(first) = self.next()? else { return Ok(None) };
         match first.record {
-            JournalRecord::Opened(opened)
-                if opened.format <= rollout_protocol::version::RUN_FORMAT =>
-            {
+            JournalRecord::Opened(opened) if opened.format <= JOURNAL_FORMAT => {
                 Ok(Some((first.at, *opened)))
             }
             JournalRecord::Opened(_) => Err(JournalError::Header { path: self.path.clone() }),

@@ -2,6 +2,7 @@
 
 mod compactions;
 mod long_records;
+mod short_records;
 
 use std::fs;
 
@@ -10,7 +11,6 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::record::{Durations, Timestamps, Verdict};
-use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::position::{Incarnation, ReportPosition};
 use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
@@ -431,7 +431,7 @@ async fn journal_with_other_header_or_newer_format_is_refused() {
     fs::write(layout.segment(1), b"something else entirely\n").expect("writable");
     assert!(matches!(read(&layout), Err(JournalError::Header { .. })));
     fs::remove_file(layout.segment(1)).expect("removable");
-    let newer = SessionStart { format: RUN_FORMAT + 1, ..opened(1, None) };
+    let newer = SessionStart { format: JOURNAL_FORMAT + 1, ..opened(1, None) };
     drop(JournalWriter::create(&layout, Timestamp::UNIX_EPOCH, newer).expect("a new segment"));
     assert!(matches!(read(&layout), Err(JournalError::Header { .. })));
 }

@@ -19,6 +19,7 @@ use super::durable_length::DurableLength;
 use super::frame::{self, SEGMENT_HEADER, TooLongRecord};
 use super::mirror::BlockingMirror;
 use super::prefix::JournalPrefix;
+use super::short_form::RecordForm;
 use super::{JournalError, JournalMirror, RunLayout, SegmentEpochs, SegmentOffset};
 use crate::core::{JournalRecord, PredecessorSegment, SessionStart};
 
@@ -42,6 +43,7 @@ struct WriteBatch {
 /// form the next one.
 #[derive(Debug)]
 pub struct JournalWriter {
+    form: RecordForm,
     gathering: Vec<u8>,
     /// A record that cannot be written: its batch is not handed over, nor any after it.
     refused: Option<TooLongRecord>,
@@ -78,6 +80,7 @@ impl JournalWriter {
         mirror: Option<Arc<dyn JournalMirror>>,
     ) -> Result<Self, JournalError> {
         let mirror = mirror.map(BlockingMirror::new);
+        let form = RecordForm::of(&opened);
         let segment = SegmentFile::create(layout, at, opened, mirror.clone())?;
         let prefix = segment.durable;
         let (batches, incoming) = sync_channel(1);
@@ -88,6 +91,7 @@ impl JournalWriter {
         })
         .map_err(JournalError::io("start the writer of", Path::new("the journal")))?;
         Ok(Self {
+            form,
             gathering: Vec::new(),
             refused: None,
             submitted: 0,
@@ -104,7 +108,7 @@ impl JournalWriter {
     /// [`durable`](Self::durable) says why.
     pub fn record(&mut self, at: Timestamp, record: &JournalRecord) {
         let synced = self.gathering.is_empty();
-        if let Err(error) = frame::encode(&mut self.gathering, at, synced, record) {
+        if let Err(error) = frame::encode_as(self.form, &mut self.gathering, at, synced, record) {
             self.refused.get_or_insert(error);
         }
     }

@@ -1,12 +1,16 @@
-//! JSON documents with a checksum: the last key is the digest of the rest.
+//! JSON documents with a checksum: the last key is the digest of the rest. Each key has a line: a trial
+//! has few bytes of its own, and every document takes whole blocks of the disk.
+
+use std::io::{self, Write};
 
 use rollout_protocol::digest::Digest;
 use serde::Serialize;
+use serde_json::ser::{Formatter, Serializer};
 
 /// The key of the digest, the same as in `plan.json`.
 const DIGEST_KEY: &str = "content";
 
-/// The end of a pretty-printed object.
+/// The end of an object of lines.
 const OBJECT_END: &[u8] = b"\n}\n";
 
 /// Serializes an object, with its digest as the last key.
@@ -14,7 +18,8 @@ const OBJECT_END: &[u8] = b"\n}\n";
 /// # Errors
 /// Errors of the serializer.
 pub(super) fn to_vec(object: &impl Serialize) -> serde_json::Result<Vec<u8>> {
-    let mut text = serde_json::to_vec_pretty(object)?;
+    let mut text = Vec::new();
+    object.serialize(&mut Serializer::with_formatter(&mut text, KeyLines::default()))?;
     text.push(b'\n');
     let digest = Digest::sha256(&text);
     if let Some(open) =
@@ -35,6 +40,55 @@ pub(super) fn is_unchanged(text: &[u8]) -> bool {
     let start = text.len().saturating_sub(last_key(Digest::sha256(b"")).len());
     let (rest, end) = text.split_at(start);
     end == last_key(Digest::sha256(&[rest, OBJECT_END].concat())).as_bytes()
+}
+
+/// Begins a line before each key of the document itself, and writes its values without blanks.
+#[derive(Debug, Default)]
+struct KeyLines {
+    /// Objects and lists that are open.
+    depth: usize,
+    has_keys: bool,
+}
+
+impl Formatter for KeyLines {
+    fn begin_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.depth += 1;
+        writer.write_all(b"[")
+    }
+
+    fn end_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.depth -= 1;
+        writer.write_all(b"]")
+    }
+
+    fn begin_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.depth += 1;
+        writer.write_all(b"{")
+    }
+
+    fn end_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.depth -= 1;
+        let is_of_lines = self.depth == 0 && self.has_keys;
+        writer.write_all(if is_of_lines { b"\n}" } else { b"}" })
+    }
+
+    fn begin_object_key<W>(&mut self, writer: &mut W, first: bool) -> io::Result<()>
+    where
+        W: ?Sized + Write,
+    {
+        if !first {
+            writer.write_all(b",")?;
+        }
+        if self.depth > 1 {
+            return Ok(());
+        }
+        self.has_keys = true;
+        writer.write_all(b"\n  ")
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(if self.depth > 1 { b":" } else { b": " })
+    }
 }
 
 fn last_key(digest: Digest) -> String {
@@ -59,6 +113,30 @@ mod tests {
             let is_json = serde_json::from_slice::<serde_json::Value>(&changed).is_ok();
             assert!(!is_unchanged(&changed) || !is_json, "bit {bit}");
         }
+    }
+
+    #[test]
+    fn document_has_a_line_for_each_key() {
+        let value = json!({ "a": [1, { "b": [], "c": {} }], "d": { "e": "f g" }, "h": null });
+        let text = String::from_utf8(to_vec(&value).expect("serializable")).expect("UTF-8");
+        let lines: Vec<_> = text.lines().collect();
+        let expected =
+            ["{", r#"  "a": [1,{"b":[],"c":{}}],"#, r#"  "d": {"e":"f g"},"#, r#"  "h": null,"#];
+        assert_eq!(lines[..4], expected);
+        assert!(lines[4].starts_with(r#"  "content": "sha256:"#) && lines[5..] == ["}"], "{text}");
+        assert!(is_unchanged(text.as_bytes()));
+        let read: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!((&read["a"], &read["d"]), (&value["a"], &value["d"]));
+        assert_eq!(to_vec(&json!({})).expect("serializable"), b"{}\n");
+    }
+
+    #[test]
+    fn document_of_an_earlier_version_is_unchanged_until_it_is_edited() {
+        let rest = "{\n  \"task\": {\n    \"name\": \"a\"\n  }\n}\n";
+        let (open, _) = rest.split_at(rest.len() - OBJECT_END.len());
+        let text = format!("{open}{}", last_key(Digest::sha256(rest.as_bytes())));
+        assert!(is_unchanged(text.as_bytes()));
+        assert!(!is_unchanged(text.replace("\"a\"", "\"b\"").as_bytes()));
     }
 
     #[test]

@@ -176,6 +176,11 @@ impl Planner for FarmPlanner {
         false
     }
 
+    /// Each sample has several, until a compaction.
+    fn has_short_records(&self) -> bool {
+        true
+    }
+
     fn on_record(&self, at: Timestamp, record: &FarmRecord) {
         self.shared.state().replay(at, record);
     }
@@ -252,7 +257,7 @@ mod tests {
         planner
     }
 
-    /// Lets the farm hold a group whose records take 15 MiB.
+    /// Lets the farm hold a group of 15 MiB, which counts the metadata of each sample.
     fn hold_group(planner: &FarmPlanner, name: &str) {
         let text = serde_json::Value::String("x".repeat(256 * 1024));
         let metadata = Arc::new([("prompt".to_owned(), text)].into_iter().collect());

@@ -3,6 +3,7 @@
 mod compactions;
 mod crashes;
 mod groups;
+mod journals;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

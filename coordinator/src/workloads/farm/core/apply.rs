@@ -172,7 +172,8 @@ impl FarmCore {
         }
     }
 
-    /// A completion that shares the metadata of its group: one read from the journal has its own.
+    /// A completion that shares the metadata of its group: one of a journal has none, or its own if an
+    /// earlier version wrote it.
     fn shared(&self, completion: &Completion) -> Arc<Completion> {
         let group = self.groups.get(&completion.sample.group);
         let metadata = group.map_or(&completion.metadata, |group| &group.request().metadata);

@@ -8,7 +8,6 @@ use rollout_protocol::farm::{
     PolicyVersions, SampleResult, SampleSlot,
 };
 use rollout_protocol::id::ItemId;
-use rollout_protocol::limits;
 
 use super::group::{GroupEntry, GroupTally};
 use super::input::FarmOutput;
@@ -97,15 +96,12 @@ impl FarmCore {
             self.completion(at, group, cursor, (index, result), group_end)
         };
         let completions: Vec<_> = ended.into_iter().enumerate().map(make).collect();
-        // All of them have the metadata of the group.
-        let bytes = completions.first().map_or(0, Completion::metadata_bytes).max(1);
-        let most =
-            usize::try_from(limits::COMPLETIONS_METADATA_BYTES / bytes).unwrap_or(usize::MAX);
-        for part in completions.chunks(most.max(1)) {
-            self.commit(at, FarmRecord::Completed { completions: part.to_vec() }, out);
+        if !completions.is_empty() {
+            self.commit(at, FarmRecord::Completed { completions }, out);
         }
     }
 
+    /// A completion as it is recorded: without metadata, which readers get from its group.
     fn completion(
         &self,
         at: Timestamp,
@@ -131,7 +127,8 @@ impl FarmCore {
             },
             at,
             group_end,
-            metadata: Arc::clone(&request.metadata),
+            // The record of the group has it.
+            metadata: Arc::default(),
         }
     }
 }

@@ -1,14 +1,14 @@
 //! The state as records, and back.
 
+use std::sync::Arc;
+
 use rollout_protocol::farm::{
     Completion, FarmCounters, FarmRecord, FinishedGroup, GroupId, GroupSnapshot,
 };
-use rollout_protocol::limits;
 
 use super::FarmCore;
 use super::group::GroupEntry;
 use super::queue::SampleQueue;
-use crate::workloads::farm::metadata_lengths::MetadataLengths;
 
 /// Completions or ids in one record: bounds the memory of a reader.
 const ENTRIES_PER_RECORD: usize = 4096;
@@ -54,27 +54,24 @@ impl FarmCore {
         records
     }
 
-    /// The completions in records that are bounded by their number and their metadata.
+    /// The completions in records that are bounded by their number.
     fn snapshot_completions(&self) -> Vec<FarmRecord> {
         let mut records = Vec::new();
-        let (mut completions, mut bytes) = (Vec::new(), 0);
-        let mut lengths = MetadataLengths::default();
-        for one in self.completions.values() {
-            let more = lengths.of(one);
-            let is_full = completions.len() == ENTRIES_PER_RECORD
-                || bytes + more > limits::COMPLETIONS_METADATA_BYTES;
-            if is_full && !completions.is_empty() {
-                let completions = std::mem::take(&mut completions);
-                records.push(FarmRecord::SnapshotCompletions { completions });
-                bytes = 0;
-            }
-            bytes += more;
-            completions.push(Completion::clone(one));
-        }
-        if !completions.is_empty() {
+        let mut left = self.completions.values().map(|one| self.unshared(one)).peekable();
+        while left.peek().is_some() {
+            let completions = left.by_ref().take(ENTRIES_PER_RECORD).collect();
             records.push(FarmRecord::SnapshotCompletions { completions });
         }
         records
+    }
+
+    /// A completion without the metadata that the record of its group has.
+    fn unshared(&self, completion: &Completion) -> Completion {
+        let mut recorded = completion.clone();
+        if self.groups.contains_key(&recorded.sample.group) {
+            recorded.metadata = Arc::default();
+        }
+        recorded
     }
 
     /// Begins again with the counters of a snapshot.

@@ -93,17 +93,6 @@ fn request(name: &str, n: u32) -> GroupRequest {
     GroupRequest::new(group_id(name), "d/t", n)
 }
 
-/// Length of the metadata of completions as JSON, bytes. Those of a group share theirs, which is
-/// written once.
-fn metadata_bytes(completions: &[Completion]) -> u64 {
-    let mut lengths = HashMap::new();
-    let length = |one: &Completion| {
-        let of = Arc::as_ptr(&one.metadata);
-        *lengths.entry(of).or_insert_with(|| one.metadata_bytes())
-    };
-    completions.iter().map(length).sum()
-}
-
 impl FarmFixture {
     fn new() -> Self {
         Self::with_settings(|_| {})
