@@ -64,6 +64,8 @@ pub(crate) fn without_secrets(url: &str) -> String {
 /// is an address of SSH to git, and a path to everything else: it is shown.
 pub(crate) fn without_logins_of(words: &[String], message: &str) -> String {
     words.iter().fold(message.to_owned(), |text, word| {
+        let option = word.split_once('=').filter(|(name, _)| name.starts_with('-'));
+        let word = option.map_or(word.as_str(), |(_, value)| value);
         let Some(span) = login(word).filter(|login| login.start > 0) else { return text };
         let text = without_secrets_of(word, &text);
         // A part of the address is named, or a path with it.
@@ -287,7 +289,7 @@ mod tests {
         let words = ["--repo=https://me:pw@h/r", "https:/a:b@h/job.yaml", "http:t:u@h/r", "h:r@v1"];
         let words = words.map(str::to_owned);
         for (said, shown) in [
-            ("cannot fetch https://me:pw@h/r", "cannot fetch https://****@h/r"),
+            ("cannot fetch https://me:pw@h/r", "cannot fetch https://h/r"),
             ("--repo=https://me:pw@h/r", "--repo=https://h/r"),
             ("https:/a:b@h/job.yaml: no such file", "https:/h/job.yaml: no such file"),
             ("/tmp/http:t:u: no such file", "/tmp/http:****: no such file"),

@@ -58,8 +58,9 @@ async fn compacted_journal_keeps_state_and_forgets_acknowledged_groups() {
         let epochs = segments(&run_dir);
         assert!(epochs.len() <= 2 && epochs[0] > 3, "former segments are gone: {epochs:?}");
     }
-    // The ids of six groups and the openings of two sessions are all that is added.
-    assert!(sizes[2] < 2 * sizes[0], "{sizes:?}");
+    // The ids of twelve groups and the openings of two sessions are all that is added: with its samples,
+    // a group would be some thousand bytes.
+    assert!(sizes[2] - sizes[0] < 12 * 400, "{sizes:?}");
     let farm = fixture.open_in(&run_dir, compacting());
     let known = farm.submit(GroupRequest { max_refills: Some(100), ..request("g0-0", 3) }).await;
     assert_eq!(known.expect("known").state, SubmittedGroup::Known);
