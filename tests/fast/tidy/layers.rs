@@ -65,12 +65,8 @@ const COORDINATOR: &[LayerRule] = &[
 ];
 
 /// The worker's modules, lowest layer first. A module imports from its own layer and lower ones.
-const WORKER: &[&[&str]] = &[
-    &["workspace_diff"],
-    &["agents", "disk", "executor", "gateway", "verifier"],
-    &["spool", "work"],
-    &["service"],
-];
+const WORKER: &[&[&str]] =
+    &[&["workspace_diff"], &["disk", "executor", "verifier"], &["spool", "work"], &["service"]];
 
 /// Modules for tests, which may import everything.
 const TESTING: &[&str] = &["testing", "contract"];

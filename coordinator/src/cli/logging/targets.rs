@@ -9,6 +9,7 @@ const TARGETS: &[&str] = &[
     "rollout_coordinator",
     "rollout_engine",
     "rollout_environment",
+    "rollout_gateway",
     "rollout_queue",
     "rollout_store",
     "rollout_worker",
@@ -24,6 +25,8 @@ const MOVED: &[(&str, &[char], &str)] = &[
     ("rollout_worker::queue", &['=', '[', ':'], "rollout_queue"),
     ("rollout_worker::environment", &['=', '[', ':'], "rollout_environment"),
     ("rollout_worker", &['=', '[', ':'], "rollout_environment"),
+    ("rollout_worker::gateway", &['=', '[', ':'], "rollout_gateway"),
+    ("rollout_worker", &['=', '['], "rollout_gateway"),
     ("rollout_worker::store", &['=', '[', ':'], "rollout_store"),
     ("rollout_worker", &['=', '[', ':'], "rollout_store"),
 ];

@@ -9,11 +9,11 @@ use rollout_base::secrets::TrialVariables;
 use rollout_engine::RunError;
 use rollout_environment::Provider;
 use rollout_environment::descriptor::{self, ProviderPaths};
+use rollout_gateway::ModelGateway;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_store::BlobStore;
 use rollout_worker::disk::{DiskUse, DiskWatch};
 use rollout_worker::executor::{ExecutionServices, TaskFiles};
-use rollout_worker::gateway::ModelGateway;
 use rollout_worker::service::LocalRunner;
 use rollout_worker::work::eval::Repositories;
 
@@ -97,7 +97,7 @@ fn disks(
 fn model_gateway() -> Option<Arc<dyn ModelGateway>> {
     #[cfg(feature = "gateway")]
     let gateway: Option<Arc<dyn ModelGateway>> =
-        Some(Arc::new(rollout_worker::gateway::proxy::Gateway::new()));
+        Some(Arc::new(rollout_gateway::proxy::Gateway::new()));
     #[cfg(not(feature = "gateway"))]
     let gateway = None;
     gateway

@@ -10,7 +10,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
-use crate::gateway::GatewayError;
+use crate::GatewayError;
 
 /// Longest time to connect. It bounds how long an unreachable server is not noticed.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

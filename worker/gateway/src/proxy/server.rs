@@ -32,8 +32,8 @@ use super::client::{Clients, HttpClient};
 use super::headers;
 use super::refusal::{self, ServerReply};
 use super::route::{OwnReply, RETRY_AFTER_SEC};
-use crate::gateway::run_leases::{LeasedCall, LeasedLimits};
-use crate::gateway::{GatewayError, Upstream};
+use crate::run_leases::{LeasedCall, LeasedLimits};
+use crate::{GatewayError, Upstream};
 
 /// Time between two probes of a server that does not answer.
 const PROBE_PAUSE: Duration = Duration::from_secs(1);

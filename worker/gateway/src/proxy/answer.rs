@@ -13,9 +13,9 @@ use super::call::Call;
 use super::refusal::{ServerBody, ServerReply, asks_to_wait};
 use super::route::OwnReply;
 use super::server::{Admission, ModelServer, NotAdmitted};
-use crate::gateway::budget::Reservation;
-use crate::gateway::open_calls::OpenCall;
-use crate::gateway::run_calls::SentCall;
+use crate::budget::Reservation;
+use crate::open_calls::OpenCall;
+use crate::run_calls::SentCall;
 
 /// The course of a call so far.
 #[derive(Debug)]

@@ -16,10 +16,10 @@ use serde_json::{Map, json};
 use super::content::{AgentItem, Item, ResultItem, items};
 use super::conversations::{CallIndex, CallNode, OpenCall};
 use super::request::ReadRequest;
-use crate::gateway::dialect;
-use crate::gateway::reply::{ParsedReply, ReplyParser};
-use crate::gateway::sse::SseParser;
-use crate::gateway::token_file::TOKENS_FILE;
+use crate::dialect;
+use crate::reply::{ParsedReply, ReplyParser};
+use crate::sse::SseParser;
+use crate::token_file::TOKENS_FILE;
 
 /// Start of the line of a call that begins.
 const BEGUN: &[u8] = br#"{"type":"begun""#;

@@ -112,7 +112,7 @@ mod tests {
 
     use super::super::client::Clients;
     use super::*;
-    use crate::gateway::Upstream;
+    use crate::Upstream;
 
     fn upstreams(specs: &[(&str, ModelDialect, &[&str], bool)]) -> Upstreams {
         let server = |(name, dialect, models, fallback): &(&str, ModelDialect, &[&str], bool)| {

@@ -151,6 +151,7 @@ mod tests {
     use super::*;
     use rollout_protocol::spec::agent::{AgentLimits, AgentTaskOptions};
     use rollout_protocol::spec::harness::HarnessSpec;
+    use rollout_protocol::spec::task::TaskSpec;
     use std::collections::BTreeMap;
 
     fn execute_script() -> AgentWork {
@@ -158,7 +159,7 @@ mod tests {
     }
 
     fn planned(kind: AgentKind) -> Result<AgentPlan, NoSolution> {
-        planned_in(&crate::work::trial::testing::task().steps[0], kind)
+        planned_in(&TaskSpec::new("dataset", "task").steps[0], kind)
     }
 
     fn planned_in(step: &StepSpec, kind: AgentKind) -> Result<AgentPlan, NoSolution> {
@@ -223,7 +224,7 @@ mod tests {
 
     #[test]
     fn oracle_in_step_without_solution_has_empty_plan() {
-        let mut step = crate::work::trial::testing::task().steps[0].clone();
+        let mut step = TaskSpec::new("dataset", "task").steps[0].clone();
         step.name = Some("share".into());
         let plan = planned_in(&step, AgentKind::Oracle).expect("a plan");
         assert!(plan.solution.is_none() && plan.execute.is_none());

@@ -24,8 +24,8 @@ use super::refusal;
 use super::reply_body::ReplyBody;
 use super::request_memory::BodyMemory;
 use super::{OpenTry, headers, request_body};
-use crate::gateway::dialect::{self, CallTarget, Target};
-use crate::gateway::{GatewayReply, recorder};
+use crate::dialect::{self, CallTarget, Target};
+use crate::{GatewayReply, recorder};
 
 /// Seconds after which agents may try again while calls are kept back for an unknown time.
 pub(super) const RETRY_AFTER_SEC: u64 = 5;

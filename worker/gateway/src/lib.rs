@@ -1,8 +1,9 @@
-//! The model gateway: agents call model servers through their worker, which puts in the keys and
-//! records every call.
+//! Agents, and the model gateway: agents call model servers through their worker, which puts in the
+//! keys and records every call.
 //!
+//! * [`agents`]: setup of agents in an environment and the commands they run there.
 //! * [`ModelGateway`] opens a [`TryGateway`] for each execution, with a key of its own. The feature
-//!   `gateway` has the implementation, an HTTP proxy (`proxy`).
+//!   `proxy` has the implementation, an HTTP proxy (`proxy`).
 //! * `dialect`, `sse`, `reply`, `capture`, `reply_stream`: protocols of model servers, without IO.
 //! * `call_log`, `recorder`: a line in a file before a call is sent, and another before the agent
 //!   gets the end of the reply; `token_file`: long lists of tokens, beside these lines.
@@ -14,43 +15,44 @@
 //! * `messages`, `trajectory`: calls merged into trajectories; `bounded_json`: their JSON; `atif`: the
 //!   trajectory of a try in the form of other tools.
 
-#[cfg(feature = "gateway")]
+pub mod agents;
+#[cfg(feature = "proxy")]
 mod atif;
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 mod bounded_json;
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 mod budget;
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 mod call_log;
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 mod capture;
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 mod dialect;
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 mod messages;
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 mod open_calls;
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 pub mod proxy;
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 mod raw_object;
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 mod recorder;
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 mod reply;
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 mod reply_stream;
 pub mod run_calls;
 pub mod run_leases;
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 mod session;
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 mod sse;
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 mod token_file;
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 mod trajectory;
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 mod unanswered;
 
 use std::collections::BTreeMap;

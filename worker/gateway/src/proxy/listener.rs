@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit};
 
 use super::{OpenTry, TryTable, headers, route};
-use crate::gateway::GatewayError;
+use crate::GatewayError;
 
 /// Longest time to send the headers of a request, also on a connection that is idle: clients open a
 /// new one without loss.

@@ -1,7 +1,7 @@
 //! Model calls of runs: pauses, policy versions, counts and leases, shared by the executions of a
 //! worker.
 
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 mod guards;
 
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::run_leases::RunLeases;
 
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 pub(crate) use self::guards::SentCall;
 
 /// How long the state of a run without executions is kept after its coordinator last repeated it.
@@ -157,7 +157,7 @@ impl RunCalls {
     }
 }
 
-#[cfg(all(test, feature = "gateway"))]
+#[cfg(all(test, feature = "proxy"))]
 mod tests {
     use super::*;
 

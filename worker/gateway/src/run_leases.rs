@@ -1,19 +1,19 @@
 //! Leases of the limits of a run's model servers, and the calls within them.
 
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 use std::time::Duration;
 
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::model_leases::{LeaseUse, LimitParts, ServerUse};
 use tokio::sync::watch;
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 use tokio::time::Instant;
 
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 use rollout_base::rate_limit::Pace;
 
 /// A minute, of which limits speak.
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// The leases of this worker for a run. Without a table of the coordinator it has nothing.
@@ -58,7 +58,7 @@ impl RunLeases {
 }
 
 /// The limits of one server of a run, of which this worker has a lease.
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 #[derive(Debug)]
 pub(super) struct LeasedLimits {
     run: std::sync::Arc<super::run_calls::RunCalls>,
@@ -71,7 +71,7 @@ pub(super) struct LeasedLimits {
     pace: Pace,
 }
 
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 impl LeasedLimits {
     /// The limits of a server; `None` if it has none.
     pub(super) fn new(
@@ -164,11 +164,11 @@ impl LeasedLimits {
 }
 
 /// A call within a lease.
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 #[derive(Debug)]
 pub(super) struct LeasedCall<'a>(&'a LeasedLimits);
 
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 impl Drop for LeasedCall<'_> {
     fn drop(&mut self) {
         self.0.count(|(in_flight, _)| *in_flight = in_flight.saturating_sub(1));
@@ -176,10 +176,10 @@ impl Drop for LeasedCall<'_> {
 }
 
 /// A call that waits for the limits.
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 struct WaitingCall<'a>(&'a LeasedLimits);
 
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 impl<'a> WaitingCall<'a> {
     fn new(limits: &'a LeasedLimits) -> Self {
         limits.count(|(_, waiting)| *waiting += 1);
@@ -187,14 +187,14 @@ impl<'a> WaitingCall<'a> {
     }
 }
 
-#[cfg(feature = "gateway")]
+#[cfg(feature = "proxy")]
 impl Drop for WaitingCall<'_> {
     fn drop(&mut self) {
         self.0.count(|(_, waiting)| *waiting = waiting.saturating_sub(1));
     }
 }
 
-#[cfg(all(test, feature = "gateway"))]
+#[cfg(all(test, feature = "proxy"))]
 mod tests {
     use std::sync::Arc;
 
@@ -202,7 +202,7 @@ mod tests {
     use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 
     use super::*;
-    use crate::gateway::run_calls::RunCalls;
+    use crate::run_calls::RunCalls;
 
     const RUN: RunId = RunId::from_bytes([1; 16]);
 

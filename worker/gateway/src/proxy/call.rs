@@ -25,13 +25,13 @@ use super::request_memory::BodyMemory;
 use super::route::{OwnReply, recorded_headers};
 use super::server::{self, ModelServer};
 use super::{OpenTry, headers};
-use crate::gateway::budget::Reservation;
-use crate::gateway::capture::{self, Added};
-use crate::gateway::dialect;
-use crate::gateway::recorder::{BegunCall, NewCall};
-use crate::gateway::reply::ParsedReply;
-use crate::gateway::reply_stream::{EndedReply, ReplyForm, ReplyStream};
-use crate::gateway::unanswered::RequestEnd;
+use crate::budget::Reservation;
+use crate::capture::{self, Added};
+use crate::dialect;
+use crate::recorder::{BegunCall, NewCall};
+use crate::reply::ParsedReply;
+use crate::reply_stream::{EndedReply, ReplyForm, ReplyStream};
+use crate::unanswered::RequestEnd;
 
 /// Bytes of a request that count as a token when what it may use is reserved.
 const BYTES_OF_TOKEN: u64 = 4;

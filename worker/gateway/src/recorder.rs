@@ -25,7 +25,7 @@ use super::token_file::TokenFile;
 use super::trajectory::{self, CallItems};
 use super::unanswered::{Conversations, ReplyDigests, RequestEnd, RequestPlace};
 use super::{CallFailure, dialect, messages};
-use crate::gateway::reply::ParsedReply;
+use crate::reply::ParsedReply;
 
 /// Name of the file of trajectories.
 const TRAJECTORIES_FILE: &str = "trajectories.jsonl";
