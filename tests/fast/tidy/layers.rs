@@ -14,7 +14,8 @@ type LayerRule = (&'static str, &'static [&'static str]);
 const COORDINATOR: &[LayerRule] = &[
     ("config", &[]),
     ("https", &[]),
-    ("sources", &["config", "https"]),
+    ("providers", &[]),
+    ("sources", &["config", "https", "providers"]),
     ("plan", &["config", "sources"]),
     ("engine::core", &[]),
     ("engine", &["engine::core"]),
@@ -24,7 +25,10 @@ const COORDINATOR: &[LayerRule] = &[
     ("workloads", &["config", "sources", "plan", "engine", "results"]),
     ("serve", &[]),
     ("traces", &["config", "https"]),
-    ("launch", &["config", "sources", "plan", "engine", "results", "events", "workloads"]),
+    (
+        "launch",
+        &["config", "providers", "sources", "plan", "engine", "results", "events", "workloads"],
+    ),
     ("executor", &["plan", "engine", "results", "events", "workloads", "launch"]),
     ("bench", &["config", "sources", "plan", "engine", "results", "events", "workloads", "launch"]),
     (
@@ -47,6 +51,7 @@ const COORDINATOR: &[LayerRule] = &[
         &[
             "config",
             "https",
+            "providers",
             "sources",
             "plan",
             "engine",

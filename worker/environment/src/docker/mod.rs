@@ -74,6 +74,7 @@ use self::deferred_removal::{DeferredRemoval, DeferredRemovals};
 use self::image::ImageManager;
 use self::image_health::ImageHealthchecks;
 use self::storage::StorageLimit;
+use super::descriptor::BuiltProvider;
 use super::image_access::ImageAccess;
 use super::{
     BaseDigests, ByteStream, CaBundle, CommandExit, CreateRequest, DeadOwners, Environment,
@@ -84,6 +85,18 @@ use crate::egress::{LedNetwork, LedSockets};
 
 pub use self::compose::{check as check_compose, find_compose};
 pub use self::prune::{PrunedImages, TaskImage};
+
+/// The provider, for the table of a program.
+pub static PROVIDER: BuiltProvider = BuiltProvider {
+    kind: ProviderKind::Docker,
+    make: |paths| {
+        let ca_bundle = paths.ca_bundle.cloned();
+        let options = DockerOptions { ca_bundle, ..DockerOptions::new(paths.image_locks) };
+        Arc::new(DockerProvider::new(options))
+    },
+    check_services: Some(check_compose),
+    check_dockerfile: None,
+};
 
 /// Options of the provider.
 #[derive(Debug, Clone)]

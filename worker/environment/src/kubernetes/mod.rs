@@ -76,6 +76,7 @@ use self::network::NetworkPolicies;
 use self::remove::DeferredPods;
 use self::rights::Right;
 use self::watch::PodWatch;
+use super::descriptor::BuiltProvider;
 use super::{
     CaBundle, CreateRequest, DeadOwners, Environment, Failure, FailureKind, Image, ImageRequest,
     Provider, ProxyKey, ReapReport,
@@ -83,6 +84,18 @@ use super::{
 
 pub use self::options::{BuilderOptions, KubernetesOptions, NetworkEnforcement, OptionsSource};
 pub use self::services::check as check_compose;
+
+/// The provider, for the table of a program.
+pub static PROVIDER: BuiltProvider = BuiltProvider {
+    kind: ProviderKind::Kubernetes,
+    make: |paths| {
+        let options = OptionsSource::of_file(paths.kubernetes_config);
+        let proxy_key = ProxyKey::in_directory(paths.image_locks);
+        Arc::new(KubernetesProvider::new(options, paths.ca_bundle.cloned(), proxy_key))
+    },
+    check_services: Some(check_compose),
+    check_dockerfile: None,
+};
 
 /// Creates environments as pods. The first call connects, so that an API server may come up after
 /// its worker.

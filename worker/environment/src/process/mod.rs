@@ -21,13 +21,32 @@ mod unsupported;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
+
+use rollout_protocol::spec::environment::ProviderKind;
 
 use super::CaBundle;
+use super::descriptor::BuiltProvider;
 
 #[cfg(target_os = "linux")]
 pub use linux::{ProcessProvider, supervisor};
 #[cfg(not(target_os = "linux"))]
 pub use unsupported::{ProcessProvider, supervisor};
+
+/// The provider, for the table of a program.
+pub static PROVIDER: BuiltProvider = BuiltProvider {
+    kind: ProviderKind::Process,
+    make: |paths| {
+        Arc::new(ProcessProvider::new(ProcessConfig {
+            base: paths.sandboxes.to_owned(),
+            helper: paths.sandbox_helper.to_vec(),
+            pids: DEFAULT_PIDS,
+            ca_bundle: paths.ca_bundle.cloned(),
+        }))
+    },
+    check_services: None,
+    check_dockerfile: Some(dockerfile::check),
+};
 
 /// Default limit of processes in one sandbox, threads included.
 pub const DEFAULT_PIDS: u64 = 512;
