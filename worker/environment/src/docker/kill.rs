@@ -8,11 +8,7 @@ use bollard::query_parameters::{RestartContainerOptions, TopOptions};
 use tokio::time::{Instant, sleep};
 
 use super::container::Container;
-use crate::{ExecCommand, Failure, FailureKind, OutputSink, OutputStream};
-
-/// The kill script. It depends on the image's shell, which may be missing or hostile, so its result
-/// is checked from outside.
-const SWEEP: &str = include_str!("../kill.sh");
+use crate::{ExecCommand, Failure, FailureKind, OutputSink, OutputStream, kill};
 
 /// Timeout of the script: with 3,000 processes it took 3 seconds in a measurement.
 const SWEEP_WITHIN: Duration = Duration::from_secs(10);
@@ -50,7 +46,7 @@ impl Container {
     /// Runs the script; returns whether it left nothing.
     async fn sweep(&self) -> Result<bool, Failure> {
         let command = ExecCommand {
-            argv: ["/bin/sh", "-c", SWEEP].map(str::to_owned).to_vec(),
+            argv: ["/bin/sh", "-c", kill::SCRIPT].map(str::to_owned).to_vec(),
             env: BTreeMap::new(),
             workdir: Some("/".to_owned()),
             user: Some("0".to_owned()),

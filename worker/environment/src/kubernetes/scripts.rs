@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use crate::{ExecCommand, Upload};
+use crate::{ExecCommand, Upload, kill};
 
 /// A script with its comments and indentation removed: it is part of a URL.
 macro_rules! script {
@@ -22,10 +22,10 @@ script!(LAUNCH, "scripts/launch.sh");
 script!(PREPARE, "scripts/prepare.sh");
 script!(PLACE, "scripts/place.sh");
 script!(READ, "scripts/read.sh");
-script!(SWEEP, "../kill.sh");
 script!(USER, "scripts/user.sh");
 script!(KILL_COMMANDS, "scripts/kill_commands.sh");
 const RUN: &str = include_str!("scripts/run.sh");
+static SWEEP: LazyLock<String> = LazyLock::new(|| compact(kill::SCRIPT));
 
 /// Name of scripts in lists of processes.
 const NAME: &str = "rollout";
