@@ -6,7 +6,7 @@ use rollout_protocol::spec::environment::ProviderKind;
 /// In the order of the descriptors.
 static BUILT: &[&BuiltProvider] = &[
     #[cfg(feature = "docker")]
-    &rollout_environment::docker::PROVIDER,
+    &rollout_docker::PROVIDER,
     #[cfg(feature = "process")]
     &rollout_environment::process::PROVIDER,
     #[cfg(feature = "kubernetes")]

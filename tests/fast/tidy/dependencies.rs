@@ -7,13 +7,18 @@ use std::process::Command;
 use crate::{Violation, assert_none, files};
 
 /// The workspace's crates with those that they may use:
-/// `protocol <- base <- queue, store <- environment <- gateway <- worker <- engine <- coordinator <- tests`.
+/// `protocol <- base <- queue, store <- environment <- gateway <- worker <- engine <- coordinator <- tests`,
+/// and `environment <- docker <- coordinator`.
 const DIRECTION: &[(&str, &[&str])] = &[
     ("rollout-protocol", &[]),
     ("rollout-base", &["rollout-protocol"]),
     ("rollout-queue", &["rollout-protocol", "rollout-base"]),
     ("rollout-store", &["rollout-protocol", "rollout-base"]),
     ("rollout-environment", &["rollout-protocol", "rollout-base", "rollout-store"]),
+    (
+        "rollout-docker",
+        &["rollout-protocol", "rollout-base", "rollout-store", "rollout-environment"],
+    ),
     (
         "rollout-gateway",
         &["rollout-protocol", "rollout-base", "rollout-store", "rollout-environment"],
@@ -49,6 +54,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
             "rollout-queue",
             "rollout-store",
             "rollout-environment",
+            "rollout-docker",
             "rollout-gateway",
             "rollout-worker",
             "rollout-engine",
@@ -62,6 +68,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
             "rollout-queue",
             "rollout-store",
             "rollout-environment",
+            "rollout-docker",
             "rollout-gateway",
             "rollout-worker",
             "rollout-engine",

@@ -1,10 +1,10 @@
-//! Environments in which tries run, and the providers that make them.
+//! Environments in which tries run, and what the providers that make them share.
 //!
 //! A [`Provider`] prepares images and creates environments. An [`Environment`] has a file system
 //! and runs processes. Every implementation passes the same contract suite.
 //!
-//! * `docker` (with Compose), `process`, `kubernetes` (features of these names), [`null`], and for tests
-//!   `fake`: the providers; [`descriptor`]: what each can do; `contract`: the suite that each passes
+//! * `process`, `kubernetes` (features of these names), [`null`], and for tests `fake`: providers, as the
+//!   crate `rollout-docker`; [`descriptor`]: what each can do; `contract`: the suite that each passes
 //! * [`dockerfile`], [`dockerignore`], [`build_context`], [`image_reference`], [`image_access`]: what images
 //!   are made of, and where from; [`single_flight`], [`failed_builds`], [`registry_failure`]: their builds
 //!   and pulls, with failures; [`compose`], [`compose_limits`], [`compose_place`]: compose files;
@@ -31,8 +31,6 @@ pub mod compose_place;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
 pub mod descriptor;
-#[cfg(feature = "docker")]
-pub mod docker;
 pub mod dockerfile;
 pub mod dockerignore;
 pub mod egress;
