@@ -8,7 +8,7 @@ static BUILT: &[&BuiltProvider] = &[
     #[cfg(feature = "docker")]
     &rollout_docker::PROVIDER,
     #[cfg(feature = "process")]
-    &rollout_environment::process::PROVIDER,
+    &rollout_process::PROVIDER,
     #[cfg(feature = "kubernetes")]
     &rollout_environment::kubernetes::PROVIDER,
 ];

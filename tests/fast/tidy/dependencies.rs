@@ -8,7 +8,7 @@ use crate::{Violation, assert_none, files};
 
 /// The workspace's crates with those that they may use:
 /// `protocol <- base <- queue, store <- environment <- gateway <- worker <- engine <- coordinator <- tests`,
-/// and `environment <- docker <- coordinator`.
+/// and `environment <- docker, process <- coordinator`.
 const DIRECTION: &[(&str, &[&str])] = &[
     ("rollout-protocol", &[]),
     ("rollout-base", &["rollout-protocol"]),
@@ -17,6 +17,10 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("rollout-environment", &["rollout-protocol", "rollout-base", "rollout-store"]),
     (
         "rollout-docker",
+        &["rollout-protocol", "rollout-base", "rollout-store", "rollout-environment"],
+    ),
+    (
+        "rollout-process",
         &["rollout-protocol", "rollout-base", "rollout-store", "rollout-environment"],
     ),
     (
@@ -55,6 +59,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
             "rollout-store",
             "rollout-environment",
             "rollout-docker",
+            "rollout-process",
             "rollout-gateway",
             "rollout-worker",
             "rollout-engine",
@@ -69,6 +74,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
             "rollout-store",
             "rollout-environment",
             "rollout-docker",
+            "rollout-process",
             "rollout-gateway",
             "rollout-worker",
             "rollout-engine",

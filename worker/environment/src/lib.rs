@@ -3,8 +3,8 @@
 //! A [`Provider`] prepares images and creates environments. An [`Environment`] has a file system
 //! and runs processes. Every implementation passes the same contract suite.
 //!
-//! * `process`, `kubernetes` (features of these names), [`null`], and for tests `fake`: providers, as the
-//!   crate `rollout-docker`; [`descriptor`]: what each can do; `contract`: the suite that each passes
+//! * `kubernetes` (a feature), [`null`], and for tests `fake`: providers, as the crates `rollout-docker` and
+//!   `rollout-process`; [`descriptor`]: what each can do; `contract`: the suite that each passes
 //! * [`dockerfile`], [`dockerignore`], [`build_context`], [`image_reference`], [`image_access`]: what images
 //!   are made of, and where from; [`single_flight`], [`failed_builds`], [`registry_failure`]: their builds
 //!   and pulls, with failures; [`compose`], [`compose_limits`], [`compose_place`]: compose files;
@@ -46,8 +46,6 @@ pub mod kill;
 pub mod kubernetes;
 pub mod null;
 mod own_health;
-#[cfg(feature = "process")]
-pub mod process;
 pub mod proxies;
 mod proxy_key;
 pub mod registry_failure;

@@ -1,13 +1,13 @@
 //! Stub for systems without the kernel features that sandboxes need.
 
 use async_trait::async_trait;
-use rollout_protocol::spec::environment::ProviderKind;
-
-use super::ProcessConfig;
-use crate::{
+use rollout_environment::{
     CreateRequest, DeadOwners, Environment, Failure, FailureKind, Image, ImageRequest, Provider,
     ReapReport,
 };
+use rollout_protocol::spec::environment::ProviderKind;
+
+use super::ProcessConfig;
 
 /// Fails with the message that sandboxes need Linux.
 #[derive(Debug)]

@@ -10,6 +10,11 @@ use async_trait::async_trait;
 use rollout_base::open_files;
 use rollout_base::shown_path::shown;
 use rollout_base::supervise::{self, Task};
+use rollout_environment::egress::{LedNetwork, LedSockets};
+use rollout_environment::{
+    ByteStream, CommandExit, Environment, ExecCommand, Failure, FailureKind, ListenerRoute,
+    OutputSink, Upload,
+};
 use rollout_protocol::record::{EnforcedLimits, LimitEnforcement};
 use rollout_protocol::spec::environment::ProcessNetwork;
 use rollout_protocol::spec::resources::Resources;
@@ -26,12 +31,7 @@ use super::storage::{self, ExceededLimit};
 use super::tree::{self, SandboxTree, relative};
 use super::tree_writer::SandboxTreeWriter;
 use super::{exec, failure, pack};
-use crate::egress::{LedNetwork, LedSockets};
-use crate::process::dockerfile::SandboxRecipe;
-use crate::{
-    ByteStream, CommandExit, Environment, ExecCommand, Failure, FailureKind, ListenerRoute,
-    OutputSink, Upload,
-};
+use crate::dockerfile::SandboxRecipe;
 
 /// Home directory of the only user.
 const HOME: &str = "/root";

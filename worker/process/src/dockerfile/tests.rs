@@ -1,5 +1,6 @@
+use rollout_environment::build_context::{ContextEntry, ContextKind};
+
 use super::*;
-use crate::build_context::{ContextEntry, ContextKind};
 
 fn lines(text: &str) -> Vec<(usize, String)> {
     check(text).into_iter().map(|one| (one.line, one.instruction)).collect()

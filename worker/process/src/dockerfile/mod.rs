@@ -12,9 +12,9 @@ use std::path::{Component, Path};
 
 pub(super) use copy::matching;
 
-use crate::descriptor::UnsupportedInstruction;
-use crate::dockerfile::words::{self, VariableLookup, expand};
-use crate::dockerfile::{Dockerfile, DockerfileInstruction, json_list};
+use rollout_environment::descriptor::UnsupportedInstruction;
+use rollout_environment::dockerfile::words::{self, VariableLookup, expand};
+use rollout_environment::dockerfile::{Dockerfile, DockerfileInstruction, json_list};
 
 /// Name of the file in a build context.
 pub const DOCKERFILE_NAME: &str = "Dockerfile";

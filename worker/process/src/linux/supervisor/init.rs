@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use rustix::process::WaitOptions;
 
 use super::{StepResultExt as _, capabilities, network, root};
-use crate::process::linux::message::{
+use crate::linux::message::{
     self, PACKET_BYTES, SandboxSetup, SetupStepError, SupervisorEvent, SupervisorRequest,
 };
 

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rollout_base::supervise;
+use rollout_environment::{DeadOwners, ReapReport};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use tokio::time::Instant;
 
 use super::owner_file::{OwnerClaim, OwnerFile, ProcessIdentity, SandboxHold};
 use super::{create, launcher};
-use crate::{DeadOwners, ReapReport};
 
 /// Time for a sandbox to notice that its worker has ended, before it is killed.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(500);

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream as StdStream;
 use std::time::Duration;
 
 use rollout_base::shortage::Shortage;
+use rollout_environment::{Failure, FailureKind, OutputSink, OutputStream};
 use rustix::io::Errno;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
@@ -16,7 +17,6 @@ use tokio::time::Instant;
 
 use super::control::{SpawnOutcome, SupervisorConnection};
 use super::message::{self, CommandRequest, PACKET_BYTES};
-use crate::{Failure, FailureKind, OutputSink, OutputStream};
 
 /// Bytes per read: the capacity of a pipe.
 const CHUNK: usize = 64 * 1024;

@@ -23,12 +23,12 @@ mod usage;
 use std::io;
 
 use rollout_base::shortage::Shortage;
+use rollout_environment::{Failure, FailureKind};
 
 pub use provider::ProcessProvider;
 use rustix::io::Errno;
 
 use self::message::SetupStepError;
-use super::super::{Failure, FailureKind};
 
 /// Hint for when the kernel forbids sandboxes.
 const FORBIDDEN: &str = "the kernel does not let this user create namespaces. Check that \

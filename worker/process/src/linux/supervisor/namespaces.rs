@@ -11,7 +11,7 @@ use nix::sched::CloneFlags;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
 use super::StepResultExt as _;
-use crate::process::linux::message::SetupStepError;
+use crate::linux::message::SetupStepError;
 
 /// `environment` is the directory of the sandbox on the host. The control socket is standard input.
 pub(super) fn main(

@@ -23,10 +23,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rollout_environment::CaBundle;
+use rollout_environment::descriptor::BuiltProvider;
 use rollout_protocol::spec::environment::ProviderKind;
-
-use super::CaBundle;
-use super::descriptor::BuiltProvider;
 
 #[cfg(target_os = "linux")]
 pub use linux::{ProcessProvider, supervisor};

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rollout_base::shown_path::shown;
 use rollout_base::supervise;
+use rollout_environment::{CreateRequest, Failure, FailureKind, ImageSource};
 use rollout_protocol::spec::environment::{ProcessNetwork, ProcessSettings};
 
 use super::cgroup::{self, CgroupParents, CgroupSet};
@@ -19,9 +20,8 @@ use super::sandbox::{Sandbox, SandboxParts};
 use super::tree::{self, SandboxTree};
 use super::tree_writer::SandboxTreeWriter;
 use super::{failure, not_made, provider, remove};
-use crate::process::ProcessConfig;
-use crate::process::dockerfile::SandboxRecipe;
-use crate::{CreateRequest, Failure, FailureKind, ImageSource};
+use crate::ProcessConfig;
+use crate::dockerfile::SandboxRecipe;
 
 /// Timeout of the sandbox's start. A few milliseconds are usual; the rest is for an overloaded
 /// machine.

@@ -9,9 +9,7 @@ use std::process::{Command, ExitCode};
 
 use rustix::process::{Resource, Rlimit};
 
-use crate::process::linux::message::{
-    self, COMMAND_BYTES, CommandRequest, PACKET_BYTES, SetupStepError,
-};
+use crate::linux::message::{self, COMMAND_BYTES, CommandRequest, PACKET_BYTES, SetupStepError};
 
 /// Reads a request from standard input, a socket, and becomes the requested command. On success the
 /// socket closes without data; otherwise it carries the reason.

@@ -4,15 +4,15 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rollout_environment::build_context::{self, ContextEntry, ContextKind};
+use rollout_environment::dockerignore::Dockerignore;
+use rollout_environment::{Failure, FailureKind, Upload};
 use rollout_store::archive::{self, ArchiveError};
 
 use super::failure;
 use super::host_view::HostView;
 use super::tree::{SandboxTree, relative};
-use crate::build_context::{self, ContextEntry, ContextKind};
-use crate::dockerignore::Dockerignore;
-use crate::process::dockerfile::{CopyInstruction, RecipeStep, SandboxRecipe, matching};
-use crate::{Failure, FailureKind, Upload};
+use crate::dockerfile::{CopyInstruction, RecipeStep, SandboxRecipe, matching};
 
 /// Bytes at the start of a file that identify an archive.
 const MAGIC_BYTES: usize = 512;

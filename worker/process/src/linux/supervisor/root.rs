@@ -12,8 +12,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
 use super::StepResultExt as _;
-use crate::process::linux::host_view::{ETC, OWN_USR, PRELOAD, USR};
-use crate::process::linux::message::{SandboxSetup, SetupStepError};
+use crate::linux::host_view::{ETC, OWN_USR, PRELOAD, USR};
+use crate::linux::message::{SandboxSetup, SetupStepError};
 
 /// Device nodes shown inside.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];

@@ -128,7 +128,7 @@ pub(super) fn kill_recorded(directory: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::linux::control;
+    use crate::linux::control;
 
     #[tokio::test]
     async fn supervisor_leads_group_of_its_own() {

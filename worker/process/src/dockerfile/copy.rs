@@ -2,8 +2,7 @@
 
 use regex::Regex;
 use rollout_base::glob::{self, Dialect};
-
-use crate::build_context::{ContextEntry, ContextKind};
+use rollout_environment::build_context::{ContextEntry, ContextKind};
 
 /// File name extensions of archives that `ADD` would extract.
 const ARCHIVES: [&str; 9] =

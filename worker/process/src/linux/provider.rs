@@ -7,6 +7,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rollout_base::confined::{ConfinedDir, leads_outside};
 use rollout_base::supervise;
+use rollout_environment::{
+    CreateRequest, DeadOwners, Environment, Failure, FailureKind, Image, ImageRequest, ImageSource,
+    Provider, ReapReport,
+};
 use rollout_protocol::limits;
 use rollout_protocol::spec::environment::{ProcessSettings, ProviderKind, ProviderSpec};
 use rustix::io::Errno;
@@ -14,12 +18,8 @@ use rustix::io::Errno;
 use super::cgroup::CgroupParents;
 use super::host_view::HostView;
 use super::{create, failure, network, owner_file, reap};
-use crate::process::ProcessConfig;
-use crate::process::dockerfile::{self, SandboxRecipe};
-use crate::{
-    CreateRequest, DeadOwners, Environment, Failure, FailureKind, Image, ImageRequest, ImageSource,
-    Provider, ReapReport,
-};
+use crate::ProcessConfig;
+use crate::dockerfile::{self, SandboxRecipe};
 
 /// Limit of unsupported instructions listed in one failure.
 const MAX_LISTED_INSTRUCTIONS: usize = 5;

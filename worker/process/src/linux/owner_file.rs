@@ -9,9 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use rollout_base::durable;
+use rollout_environment::{EnvironmentLabels, Owner};
 use serde::{Deserialize, Serialize};
-
-use crate::{EnvironmentLabels, Owner};
 
 /// File name suffix of owner files.
 const SUFFIX: &str = ".owner.json";
