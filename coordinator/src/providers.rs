@@ -10,7 +10,7 @@ static BUILT: &[&BuiltProvider] = &[
     #[cfg(feature = "process")]
     &rollout_process::PROVIDER,
     #[cfg(feature = "kubernetes")]
-    &rollout_environment::kubernetes::PROVIDER,
+    &rollout_kubernetes::PROVIDER,
 ];
 
 /// All of them.

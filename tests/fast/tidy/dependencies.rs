@@ -8,7 +8,7 @@ use crate::{Violation, assert_none, files};
 
 /// The workspace's crates with those that they may use:
 /// `protocol <- base <- queue, store <- environment <- gateway <- worker <- engine <- coordinator <- tests`,
-/// and `environment <- docker, process <- coordinator`.
+/// and `environment <- docker, process, kubernetes <- coordinator`.
 const DIRECTION: &[(&str, &[&str])] = &[
     ("rollout-protocol", &[]),
     ("rollout-base", &["rollout-protocol"]),
@@ -21,6 +21,10 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ),
     (
         "rollout-process",
+        &["rollout-protocol", "rollout-base", "rollout-store", "rollout-environment"],
+    ),
+    (
+        "rollout-kubernetes",
         &["rollout-protocol", "rollout-base", "rollout-store", "rollout-environment"],
     ),
     (
@@ -60,6 +64,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
             "rollout-environment",
             "rollout-docker",
             "rollout-process",
+            "rollout-kubernetes",
             "rollout-gateway",
             "rollout-worker",
             "rollout-engine",
@@ -75,6 +80,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
             "rollout-environment",
             "rollout-docker",
             "rollout-process",
+            "rollout-kubernetes",
             "rollout-gateway",
             "rollout-worker",
             "rollout-engine",

@@ -3,8 +3,8 @@
 //! A [`Provider`] prepares images and creates environments. An [`Environment`] has a file system
 //! and runs processes. Every implementation passes the same contract suite.
 //!
-//! * `kubernetes` (a feature), [`null`], and for tests `fake`: providers, as the crates `rollout-docker` and
-//!   `rollout-process`; [`descriptor`]: what each can do; `contract`: the suite that each passes
+//! * [`descriptor`]: what each kind of provider can do; `contract`: the suite that each passes. Providers are
+//!   the crates `rollout-docker`, `rollout-process` and `rollout-kubernetes`, [`null`], and for tests `fake`
 //! * [`dockerfile`], [`dockerignore`], [`build_context`], [`image_reference`], [`image_access`]: what images
 //!   are made of, and where from; [`single_flight`], [`failed_builds`], [`registry_failure`]: their builds
 //!   and pulls, with failures; [`compose`], [`compose_limits`], [`compose_place`]: compose files;
@@ -42,8 +42,6 @@ pub mod image_access;
 pub mod image_reference;
 mod install;
 pub mod kill;
-#[cfg(feature = "kubernetes")]
-pub mod kubernetes;
 pub mod null;
 mod own_health;
 pub mod proxies;
