@@ -17,7 +17,7 @@ use rollout_store::host::WorkerDirError;
 
 use super::hint_command::{self, CommandHint, HintedRun, RunAction, ShellCommand};
 use super::output::quoted;
-use crate::config::{ConfigErrors, ErrorKind};
+use crate::config::{ConfigErrors, ErrorKind, without_logins_of};
 use crate::events::ReportError;
 use crate::launch::LaunchError;
 use crate::plan::BuildError;
@@ -180,6 +180,15 @@ impl CliError {
             let is_retry = matches!(hint.action(), RunAction::Retry(_));
             (!is_retry).then(|| hint_command::of_this_process(&options))
         })
+    }
+
+    /// The same where addresses among the words of the command line are shown without their logins.
+    pub(super) fn without_logins_of(mut self, words: &[String]) -> Self {
+        let texts = self.details.iter_mut().chain(&mut self.hints);
+        for text in texts.chain(std::iter::once(&mut self.message)) {
+            *text = without_logins_of(words, text);
+        }
+        self
     }
 
     fn complete(mut self, command: impl Fn(&CommandHint) -> Option<ShellCommand>) -> Self {

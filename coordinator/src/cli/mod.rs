@@ -73,6 +73,7 @@ mod worker;
 mod worker_value_parsers;
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::process::ExitCode as ProcessExit;
 use std::time::Duration;
 
@@ -82,6 +83,7 @@ use args::{Cli, Command};
 use error::CliError;
 use output::Printer;
 
+use crate::config::without_logins_of;
 use crate::launch::host::RunnerDecorator;
 #[cfg(feature = "process")]
 use crate::launch::host::SANDBOX_COMMAND;
@@ -130,7 +132,7 @@ pub fn main_with(decorate: RunnerDecorator) -> ProcessExit {
 
 fn ended(outcome: Result<ExitCode, CliError>, printer: &Printer) -> ProcessExit {
     let code = outcome.unwrap_or_else(|error| {
-        let error = error.for_this_command(&[]);
+        let error = error.for_this_command(&[]).without_logins_of(&own_words());
         printer.error(&error);
         error.code
     });
@@ -193,10 +195,18 @@ fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
         .map_err(|error| CliError::failure("cannot start the runtime", &error))
 }
 
+/// The words of the command line.
+fn own_words() -> Vec<String> {
+    std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
 /// Prints help or version (success), or a usage error.
 fn usage(error: &clap::Error) -> ProcessExit {
+    let plain = error.render().to_string();
+    let shown = without_logins_of(&own_words(), &plain);
     // A failure has nowhere to be reported.
-    let _unwritten = error.print();
+    let _unwritten =
+        if shown == plain { error.print() } else { std::io::stderr().write_all(shown.as_bytes()) };
     let code = if error.use_stderr() { ExitCode::Usage } else { ExitCode::Success };
     ProcessExit::from(code.code())
 }

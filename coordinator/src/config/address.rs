@@ -8,6 +8,9 @@ const REMOTE_SCHEMES: [&str; 3] = ["https://", "http://", "ssh://"];
 /// Schemes of addresses with a login, also if only one slash follows them.
 const LOGIN_SCHEMES: [&str; 4] = ["http:", "https:", "ssh:", "git:"];
 
+/// What stands for a login in a part of an address.
+const LEFT_OUT: &str = "****";
+
 /// The place that the address of a repository leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RepositoryPlace {
@@ -57,6 +60,18 @@ pub(crate) fn without_secrets(url: &str) -> String {
     format!("{before}{}", &rest[1..])
 }
 
+/// Removes the logins of addresses from a message about words that may be addresses. A word without a scheme
+/// is an address of SSH to git, and a path to everything else: it is shown.
+pub(crate) fn without_logins_of(words: &[String], message: &str) -> String {
+    words.iter().fold(message.to_owned(), |text, word| {
+        let Some(span) = login(word).filter(|login| login.start > 0) else { return text };
+        let text = without_secrets_of(word, &text);
+        // A part of the address is named, or a path with it.
+        let login = &word[span];
+        if user_of(login) == login { text } else { text.replace(login, LEFT_OUT) }
+    })
+}
+
 /// The place in an address where a user may begin.
 struct LoginStart {
     /// The place.
@@ -67,7 +82,8 @@ struct LoginStart {
     is_of_host: bool,
 }
 
-/// The places of an address where a user may begin: after a scheme, after slashes, and at its start.
+/// The places of an address where a user may begin: after slashes, after a scheme at its start, and at its
+/// start.
 fn login_starts(url: &str) -> Vec<LoginStart> {
     let (mut starts, mut from) = (Vec::new(), 0);
     while let Some(found) = url[from..].find(['/', '\\']) {
@@ -85,6 +101,10 @@ fn login_starts(url: &str) -> Vec<LoginStart> {
         let has_scheme = has_colon && (slashes > 1 || is_known);
         let is_of_host = slash == 0 || has_colon || is_scheme(before);
         starts.push(LoginStart { at, has_scheme, is_of_host });
+    }
+    // `ssh:` and `git:` without a slash may be hosts.
+    if let Some(scheme) = ["http:", "https:"].iter().find(|scheme| starts_with_word(url, scheme)) {
+        starts.push(LoginStart { at: scheme.len(), has_scheme: true, is_of_host: true });
     }
     starts.push(LoginStart { at: 0, has_scheme: false, is_of_host: true });
     starts
@@ -118,6 +138,13 @@ fn login_where(url: &str, counts: impl Fn(&LoginStart) -> bool) -> Option<Range<
 fn ends_with_word(text: &str, word: &str) -> bool {
     let start = text.len().checked_sub(word.len());
     start.is_some_and(|start| text.as_bytes()[start..].eq_ignore_ascii_case(word.as_bytes()))
+}
+
+/// Whether a text begins with a word of ASCII, in upper or lower case.
+fn starts_with_word(text: &str, word: &str) -> bool {
+    text.as_bytes()
+        .get(..word.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(word.as_bytes()))
 }
 
 fn login_at(url: &str, start: &LoginStart) -> Option<Range<usize>> {
@@ -248,8 +275,25 @@ mod tests {
             ("https://me:p://w@h/r", "https://h/r"),
             ("/srv/https:/me:pw@h/r", "/srv/https:/h/r"),
             ("me:pw@h:r@v1", "me@h:r@v1"),
+            ("https:me:pw@h/r", "https:h/r"),
+            ("HTTPS:token@h/r", "HTTPS:h/r"),
         ] {
             assert_eq!(without_secrets(url), shown, "{url}");
+        }
+    }
+
+    #[test]
+    fn message_about_words_is_shown_without_their_logins() {
+        let words = ["--repo=https://me:pw@h/r", "https:/a:b@h/job.yaml", "http:t:u@h/r", "h:r@v1"];
+        let words = words.map(str::to_owned);
+        for (said, shown) in [
+            ("cannot fetch https://me:pw@h/r", "cannot fetch https://****@h/r"),
+            ("--repo=https://me:pw@h/r", "--repo=https://h/r"),
+            ("https:/a:b@h/job.yaml: no such file", "https:/h/job.yaml: no such file"),
+            ("/tmp/http:t:u: no such file", "/tmp/http:****: no such file"),
+            ("cannot fetch h:r at v1 of h:r@v1", "cannot fetch h:r at v1 of h:r@v1"),
+        ] {
+            assert_eq!(without_logins_of(&words, said), shown);
         }
     }
 

@@ -45,7 +45,7 @@ mod tests;
 
 #[cfg(feature = "serve")]
 pub(crate) use address::is_remote_repository;
-pub(crate) use address::{RepositoryPlace, without_secrets, without_secrets_of};
+pub(crate) use address::{RepositoryPlace, without_logins_of, without_secrets, without_secrets_of};
 pub use catalogue::{
     AgentCatalogue, AgentEntry, AgentOption, CatalogueError, InvalidEntry, ModelProvider,
     ModelServer, SessionEntry, find_provider, provider_names,

@@ -52,6 +52,29 @@ fn docker_address_unsupported_is_explained() {
 }
 
 #[test]
+fn errors_name_no_login_of_an_address_among_the_words() {
+    let project = project();
+    for words in [
+        &["run", "http://me:secret-word@h.invalid/job.yaml"][..],
+        &["run", "job.yaml", "https://me:secret-word@h.invalid/x"],
+        &["run", "--repo", "https:me:secret-word@h.invalid/r", "-a", "nop"],
+        &["run", "--registry=https:me:secret-word@h.invalid/r.json", "-d", "some", "-a", "nop"],
+        &["resume", "https:/me:secret-word@h.invalid/v1/runs/r"],
+        &["status", "http://me:secret-word@h.invalid/x"],
+        &["list", "http://me:secret-word@127.0.0.1:1"],
+        &["check", "http://me:secret-word@h.invalid/x"],
+    ] {
+        let exit = project.rollout(words).wait(DEADLINE);
+        let printed = format!("{}{}", exit.stdout, exit.stderr);
+        assert!(!printed.contains("secret-word"), "{words:?}: {printed}");
+        assert!(
+            printed.contains("invalid") || printed.contains("127.0.0.1"),
+            "{words:?}: {printed}"
+        );
+    }
+}
+
+#[test]
 fn nats_server_missing_is_explained() {
     let project = project();
     let server = format!("nats://127.0.0.1:{}", net::free_port());

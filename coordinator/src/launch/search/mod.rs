@@ -73,7 +73,7 @@ pub async fn run(mut request: SearchRequest) -> Result<SearchManifest, LaunchErr
     let ran = if request.options.dry_run {
         drop(events);
         let SearchRequest { options, wait_policy, stops, .. } = request;
-        simulate(options, wait_policy, stops).await.map_err(LaunchError::from)
+        Box::pin(simulate(options, wait_policy, stops)).await.map_err(LaunchError::from)
     } else {
         Box::pin(run_live(request, events)).await
     };

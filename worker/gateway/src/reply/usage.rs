@@ -19,6 +19,8 @@ pub(super) struct UsageCounts {
     excludes_cache: bool,
     /// Whether the output excludes reasoning.
     excludes_reasoning: bool,
+    /// Whether the server leaves out counts that are zero.
+    omits_zeros: bool,
     /// Whether a count that belongs to the input or the output is none, so that both are unknown.
     is_unreadable: bool,
 }
@@ -71,11 +73,15 @@ impl UsageCounts {
         self.is_unreadable |= readable.contains(&false);
         set(&mut self.cached, usage, "/cachedContentTokenCount");
         self.excludes_reasoning = true;
+        self.omits_zeros = true;
     }
 
-    /// The counts, if there are any, and if each of them is a count.
+    /// The counts, if the reply has both that of the input and that of the output, and if each of them is a
+    /// count.
     pub(super) fn finish(self) -> Option<TokenUsage> {
-        if self.is_unreadable || (self.input.is_none() && self.output.is_none()) {
+        let known = [self.input, self.output].into_iter().flatten().count();
+        let needed = if self.omits_zeros { 1 } else { 2 };
+        if self.is_unreadable || known < needed {
             return None;
         }
         let cached_input = self.cached.unwrap_or_default();
@@ -128,9 +134,33 @@ mod tests {
         let mut openai = UsageCounts::default();
         let details = json!({"cached_tokens": "some"});
         openai.take_openai(&json!({
-            "prompt_tokens": 9, "completion_tokens": null, "prompt_tokens_details": details,
+            "prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": details,
         }));
-        assert_eq!(openai.finish().map(|usage| (usage.input, usage.output)), Some((9, 0)));
+        assert_eq!(openai.finish().map(|usage| (usage.input, usage.output)), Some((9, 4)));
+    }
+
+    #[test]
+    fn usage_without_one_of_its_two_counts_is_unknown_unless_zeros_are_left_out() {
+        for usage in [
+            json!({"prompt_tokens": 9, "completion_tokens": null}),
+            json!({"prompt_tokens": 9}),
+            json!({"completion_tokens": 4}),
+        ] {
+            let mut openai = UsageCounts::default();
+            openai.take_openai(&usage);
+            assert!(openai.finish().is_none(), "{usage}");
+        }
+        let mut responses = UsageCounts::default();
+        responses.take_responses(&json!({"input_tokens": 9, "output_tokens": null}));
+        assert!(responses.finish().is_none());
+        let mut anthropic = UsageCounts::default();
+        anthropic.take_anthropic(&json!({"input_tokens": 9}));
+        assert!(anthropic.finish().is_none());
+        anthropic.take_anthropic(&json!({"output_tokens": 4}));
+        assert_eq!(anthropic.finish().map(|usage| (usage.input, usage.output)), Some((9, 4)));
+        let mut gemini = UsageCounts::default();
+        gemini.take_gemini(&json!({"promptTokenCount": 9}));
+        assert_eq!(gemini.finish().map(|usage| (usage.input, usage.output)), Some((9, 0)));
     }
 
     #[test]
