@@ -4,56 +4,12 @@
 //! * [`agents`]: setup of agents in an environment and the commands they run there.
 //! * [`ModelGateway`] opens a [`TryGateway`] for each execution, with a key of its own. The feature
 //!   `proxy` has the implementation, an HTTP proxy (`proxy`).
-//! * `dialect`, `sse`, `reply`, `capture`, `reply_stream`: protocols of model servers, without IO.
-//! * `call_log`, `recorder`: a line in a file before a call is sent, and another before the agent
-//!   gets the end of the reply; `token_file`: long lists of tokens, beside these lines.
-//! * `run_calls`: pauses and policy versions of runs; `open_calls`: those that a try waits for;
-//!   `run_leases`: limits that a run shares with other workers.
-//! * `budget`: what the calls of an execution use, and the refusal of those beyond its budget;
-//! * `session`: the calls by the agent's own session; `unanswered`: conversations whose last request
-//!   no model server answered;
-//! * `messages`, `trajectory`: calls merged into trajectories; `bounded_json`: their JSON; `atif`: the
-//!   trajectory of a try in the form of other tools.
+//! * [`run_calls`]: pauses and policy versions of runs, and limits that a run shares with other workers.
 
 pub mod agents;
 #[cfg(feature = "proxy")]
-mod atif;
-#[cfg(feature = "proxy")]
-mod bounded_json;
-#[cfg(feature = "proxy")]
-mod budget;
-#[cfg(feature = "proxy")]
-mod call_log;
-#[cfg(feature = "proxy")]
-mod capture;
-#[cfg(feature = "proxy")]
-mod dialect;
-#[cfg(feature = "proxy")]
-mod messages;
-#[cfg(feature = "proxy")]
-mod open_calls;
-#[cfg(feature = "proxy")]
 pub mod proxy;
-#[cfg(feature = "proxy")]
-mod raw_object;
-#[cfg(feature = "proxy")]
-mod recorder;
-#[cfg(feature = "proxy")]
-mod reply;
-#[cfg(feature = "proxy")]
-mod reply_stream;
 pub mod run_calls;
-pub mod run_leases;
-#[cfg(feature = "proxy")]
-mod session;
-#[cfg(feature = "proxy")]
-mod sse;
-#[cfg(feature = "proxy")]
-mod token_file;
-#[cfg(feature = "proxy")]
-mod trajectory;
-#[cfg(feature = "proxy")]
-mod unanswered;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,8 +1,8 @@
 //! Model calls of runs: pauses, policy versions, counts and leases, shared by the executions of a
 //! worker.
 
-#[cfg(feature = "proxy")]
 mod guards;
+pub mod leases;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,10 +14,9 @@ use rollout_protocol::wire::model_leases::{LeaseTable, LeaseUse};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::run_leases::RunLeases;
+use self::leases::RunLeases;
 
-#[cfg(feature = "proxy")]
-pub(crate) use self::guards::SentCall;
+pub use self::guards::{HeldCall, SentCall};
 
 /// How long the state of a run without executions is kept after its coordinator last repeated it.
 const KEPT_UNUSED: Duration = Duration::from_secs(600);
@@ -157,7 +156,7 @@ impl RunCalls {
     }
 }
 
-#[cfg(all(test, feature = "proxy"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -44,6 +44,7 @@ const MOVED: &[(&str, &[char], &str)] = &[
     ("rollout_environment::kubernetes", &['=', '[', ':'], "rollout_kubernetes"),
     ("rollout_environment", &['=', '['], "rollout_kubernetes"),
     ("rollout_worker::gateway", &['=', '[', ':'], "rollout_gateway"),
+    ("rollout_worker::gateway::recorder", &['=', '[', ':'], "rollout_gateway::proxy::recorder"),
     ("rollout_worker", &['=', '['], "rollout_gateway"),
     ("rollout_worker::store", &['=', '[', ':'], "rollout_store"),
     ("rollout_worker", &['=', '[', ':'], "rollout_store"),

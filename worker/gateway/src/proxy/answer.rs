@@ -13,8 +13,8 @@ use super::call::Call;
 use super::refusal::{ServerBody, ServerReply, asks_to_wait};
 use super::route::OwnReply;
 use super::server::{Admission, ModelServer, NotAdmitted};
-use crate::budget::Reservation;
-use crate::open_calls::OpenCall;
+use crate::proxy::budget::Reservation;
+use crate::proxy::open_calls::OpenCall;
 use crate::run_calls::SentCall;
 
 /// The course of a call so far.

@@ -25,13 +25,13 @@ use super::request_memory::BodyMemory;
 use super::route::{OwnReply, recorded_headers};
 use super::server::{self, ModelServer};
 use super::{OpenTry, headers};
-use crate::budget::Reservation;
-use crate::capture::{self, Added};
-use crate::dialect;
-use crate::recorder::{BegunCall, NewCall};
-use crate::reply::ParsedReply;
-use crate::reply_stream::{EndedReply, ReplyForm, ReplyStream};
-use crate::unanswered::RequestEnd;
+use crate::proxy::budget::Reservation;
+use crate::proxy::capture::{self, Added};
+use crate::proxy::dialect;
+use crate::proxy::recorder::{BegunCall, NewCall};
+use crate::proxy::reply::ParsedReply;
+use crate::proxy::reply_stream::{EndedReply, ReplyForm, ReplyStream};
+use crate::proxy::unanswered::RequestEnd;
 
 /// Bytes of a request that count as a token when what it may use is reserved.
 const BYTES_OF_TOKEN: u64 = 4;

@@ -7,7 +7,7 @@ use hyper::{HeaderMap, Request};
 use rollout_base::hop_by_hop;
 use rollout_protocol::spec::gateway::ModelDialect;
 
-use crate::dialect;
+use crate::proxy::dialect;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const GOOGLE_API_KEY: HeaderName = HeaderName::from_static("x-goog-api-key");

@@ -9,21 +9,48 @@
 //!   `reply_body`: the body that the agent gets;
 //! * `server`: a model server, its limits and its state, shared by all executions, and the calls to it
 //!   by execution; `upstreams`: those of an execution, and the choice among them;
-//! * `client`: connections to model servers.
+//! * `client`: connections to model servers;
+//! * `dialect`, `sse`, `reply`, `raw_object`, `capture`, `reply_stream`: protocols of model servers,
+//!   without IO;
+//! * `call_log`, `recorder`: a line in a file before a call is sent, and another before the agent
+//!   gets the end of the reply; `token_file`: long lists of tokens, beside these lines;
+//! * `open_calls`: the pauses that a try waits for;
+//! * `budget`: what the calls of an execution use, and the refusal of those beyond its budget;
+//! * `session`: the calls by the agent's own session; `unanswered`: conversations whose last request
+//!   no model server answered;
+//! * `messages`, `trajectory`: calls merged into trajectories; `bounded_json`: their JSON; `atif`: the
+//!   trajectory of a try in the form of other tools.
 
 mod answer;
+mod atif;
+mod bounded_json;
+mod budget;
 mod call;
+mod call_log;
+mod capture;
 mod client;
+mod dialect;
 mod headers;
 mod listener;
+mod messages;
+mod open_calls;
+mod raw_object;
+mod recorder;
 mod refusal;
+mod reply;
 mod reply_body;
+mod reply_stream;
 mod request_body;
 mod request_memory;
 mod route;
 mod server;
+mod session;
+mod sse;
 #[cfg(test)]
 mod tests;
+mod token_file;
+mod trajectory;
+mod unanswered;
 mod upstreams;
 
 use std::collections::{BTreeMap, HashMap};
@@ -48,19 +75,19 @@ use rollout_protocol::spec::gateway::ModelDialect;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
+use self::budget::BudgetMeter;
 use self::client::Clients;
 use self::listener::{HostListeners, Listener};
+use self::open_calls::OpenCalls;
+use self::recorder::Recorder;
 use self::request_memory::{RequestMemory, TryMemory};
 use self::server::{HeldPlaces, ModelServer};
 use self::upstreams::Upstreams;
-use super::budget::BudgetMeter;
-use super::open_calls::OpenCalls;
-use super::recorder::Recorder;
-use super::run_calls::RunCallTable;
-use super::run_leases::LeasedLimits;
-use super::{
+use crate::run_calls::RunCallTable;
+use crate::run_calls::leases::LeasedLimits;
+use crate::{
     CallFailure, GatewayError, GatewayReply, ModelGateway, SessionFiles, TrajectoryAgent, TryCalls,
-    TryGateway, TryRequest, Upstream, atif, dialect, session,
+    TryGateway, TryRequest, Upstream,
 };
 
 /// Prefix of the keys of executions.

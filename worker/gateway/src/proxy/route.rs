@@ -24,8 +24,9 @@ use super::refusal;
 use super::reply_body::ReplyBody;
 use super::request_memory::BodyMemory;
 use super::{OpenTry, headers, request_body};
-use crate::dialect::{self, CallTarget, Target};
-use crate::{GatewayReply, recorder};
+use crate::GatewayReply;
+use crate::proxy::dialect::{self, CallTarget, Target};
+use crate::proxy::recorder;
 
 /// Seconds after which agents may try again while calls are kept back for an unknown time.
 pub(super) const RETRY_AFTER_SEC: u64 = 5;

@@ -32,7 +32,7 @@ use super::client::{Clients, HttpClient};
 use super::headers;
 use super::refusal::{self, ServerReply};
 use super::route::{OwnReply, RETRY_AFTER_SEC};
-use crate::run_leases::{LeasedCall, LeasedLimits};
+use crate::run_calls::leases::{LeasedCall, LeasedLimits};
 use crate::{GatewayError, Upstream};
 
 /// Time between two probes of a server that does not answer.

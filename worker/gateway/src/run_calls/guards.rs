@@ -7,21 +7,21 @@ use super::RunCalls;
 
 impl RunCalls {
     /// Total length of its pauses so far.
-    pub(crate) fn paused_time(&self) -> Duration {
+    pub fn paused_time(&self) -> Duration {
         let state = *self.state.borrow();
         let present = state.paused_since.map(|since| since.elapsed());
         state.past_pauses + present.unwrap_or_default()
     }
 
     /// Waits until calls may be sent.
-    pub(crate) async fn wait_for_resume(&self) {
+    pub async fn wait_for_resume(&self) {
         let mut changes = self.state.subscribe();
         let reached = changes.wait_for(|state| !state.is_paused()).await.is_ok();
         debug_assert!(reached, "this holds the sender");
     }
 
     /// Counts a call that is sent now, until the guard is dropped; `None` during a pause.
-    pub(crate) fn send_call(self: &Arc<Self>) -> Option<SentCall> {
+    pub fn send_call(self: &Arc<Self>) -> Option<SentCall> {
         let mut version = None;
         let mut paused = false;
         self.state.send_if_modified(|state| {
@@ -36,7 +36,7 @@ impl RunCalls {
     }
 
     /// Counts a call that a pause keeps back, until the guard is dropped.
-    pub(crate) fn hold_call(&self) -> HeldCall<'_> {
+    pub fn hold_call(&self) -> HeldCall<'_> {
         self.state.send_if_modified(|state| {
             state.held += 1;
             false
@@ -47,10 +47,10 @@ impl RunCalls {
 
 /// A call that was sent and has not ended.
 #[derive(Debug)]
-pub(crate) struct SentCall {
+pub struct SentCall {
     run: Arc<RunCalls>,
     /// The policy version under which it was sent.
-    pub(crate) version: Option<u64>,
+    pub version: Option<u64>,
 }
 
 impl Drop for SentCall {
@@ -64,7 +64,7 @@ impl Drop for SentCall {
 
 /// A call that a pause keeps back.
 #[derive(Debug)]
-pub(crate) struct HeldCall<'a>(&'a RunCalls);
+pub struct HeldCall<'a>(&'a RunCalls);
 
 impl Drop for HeldCall<'_> {
     fn drop(&mut self) {

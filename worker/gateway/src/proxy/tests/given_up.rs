@@ -1,7 +1,7 @@
 //! Calls that agents give up while the calls wait: whether the server that they wait for is the cause.
 
 use super::*;
-use crate::call_log::CALLS_FILE;
+use crate::proxy::call_log::CALLS_FILE;
 
 /// Waits until the calls of an execution have so many records: begins and ends.
 pub(super) async fn wait_for_records(directory: &Path, wanted: usize) {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::calls::{CallReader, ReadCalls};
 use super::*;
-use crate::reply::ReplyParser;
+use crate::proxy::reply::ReplyParser;
 
 /// Records of calls, in the order in which a gateway writes them.
 #[derive(Default)]

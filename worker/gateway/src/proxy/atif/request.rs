@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::content::{Item, items};
-use crate::{bounded_json, messages};
+use crate::proxy::{bounded_json, messages};
 
 /// Size of a request that is read, bytes.
 const REQUEST_BYTES: usize = 8 * 1024 * 1024;

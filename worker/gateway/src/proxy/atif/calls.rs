@@ -16,10 +16,10 @@ use serde_json::{Map, json};
 use super::content::{AgentItem, Item, ResultItem, items};
 use super::conversations::{CallIndex, CallNode, OpenCall};
 use super::request::ReadRequest;
-use crate::dialect;
-use crate::reply::{ParsedReply, ReplyParser};
-use crate::sse::SseParser;
-use crate::token_file::TOKENS_FILE;
+use crate::proxy::dialect;
+use crate::proxy::reply::{ParsedReply, ReplyParser};
+use crate::proxy::sse::SseParser;
+use crate::proxy::token_file::TOKENS_FILE;
 
 /// Start of the line of a call that begins.
 const BEGUN: &[u8] = br#"{"type":"begun""#;

@@ -3,7 +3,7 @@
 use rollout_protocol::record::{AtifToolCall, ModelEndpoint};
 use serde_json::{Map, Value};
 
-use crate::bounded_json;
+use crate::proxy::bounded_json;
 
 /// JSON values of the arguments of a tool call. Arguments with more stay a text.
 const ARGUMENT_VALUES: usize = 64 * 1024;

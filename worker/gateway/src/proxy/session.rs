@@ -15,7 +15,8 @@ use rollout_protocol::spec::agent::SessionFormat;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use super::{SessionFiles, bounded_json};
+use crate::SessionFiles;
+use crate::proxy::bounded_json;
 
 /// Directory of an agent's files in an archive of `/logs`.
 const AGENT_DIRECTORY: &str = "agent/";

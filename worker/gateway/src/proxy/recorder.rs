@@ -24,8 +24,9 @@ use super::call_log::CallLog;
 use super::token_file::TokenFile;
 use super::trajectory::{self, CallItems};
 use super::unanswered::{Conversations, ReplyDigests, RequestEnd, RequestPlace};
-use super::{CallFailure, dialect, messages};
-use crate::reply::ParsedReply;
+use crate::CallFailure;
+use crate::proxy::reply::ParsedReply;
+use crate::proxy::{dialect, messages};
 
 /// Name of the file of trajectories.
 const TRAJECTORIES_FILE: &str = "trajectories.jsonl";

@@ -13,8 +13,8 @@ use serde_json::{Map, Value};
 
 use super::content::{AgentItem, Item, ResultItem, value_bytes};
 use super::request::{ReadRequest, RequestMessage};
-use crate::messages;
-use crate::reply::ParsedReply;
+use crate::proxy::messages;
+use crate::proxy::reply::ParsedReply;
 
 /// Texts of completions that are kept to find those that continue them, bytes.
 const COMPLETION_BYTES: usize = 32 * 1024 * 1024;
@@ -188,7 +188,7 @@ pub(super) type Branch = Vec<usize>;
 /// have besides it. `parents` are the calls that calls continue.
 pub(super) fn branches(nodes: &[CallNode]) -> Vec<Branch> {
     let parents: Vec<_> = nodes.iter().map(|node| node.parent).collect();
-    let mut paths = crate::trajectory::paths(&parents);
+    let mut paths = crate::proxy::trajectory::paths(&parents);
     let rank = |path: &Branch| {
         let root = path.first().map(|index| &nodes[*index]);
         let has_tools = root.is_some_and(|root| !root.tools.is_empty());

@@ -18,7 +18,8 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::record::ModelEndpoint;
 use serde_json::Value;
 
-use super::{CallFailure, messages};
+use crate::CallFailure;
+use crate::proxy::messages;
 
 /// Replies by which conversations are found: more than any agent has calls. Later replies are not
 /// kept, which bounds the memory of an agent that calls without end.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::run_calls::{RunCalls, SentCall};
+use crate::run_calls::{RunCalls, SentCall};
 
 /// The open calls of a try: held back, or in flight.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{bounded_json, dialect};
+use crate::proxy::{bounded_json, dialect};
 
 /// JSON values of the messages of a request. One with more is in no trajectory.
 const REQUEST_VALUES: usize = 1024 * 1024;

@@ -28,8 +28,8 @@ use tokio::sync::Semaphore;
 
 use self::calls::{CallReader, ReadCalls};
 use self::conversations::branches;
-use super::TrajectoryAgent;
 use super::call_log::CALLS_FILE;
+use crate::TrajectoryAgent;
 
 /// Name of the file.
 const TRAJECTORY_FILE: &str = "trajectory.json";

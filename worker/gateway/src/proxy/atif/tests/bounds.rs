@@ -3,7 +3,7 @@
 use rollout_protocol::record::{CallTokens, ChoiceTokens};
 
 use super::*;
-use crate::token_file::TokenFile;
+use crate::proxy::token_file::TokenFile;
 
 fn message(text: &str) -> Value {
     json!({"role": "user", "content": text})

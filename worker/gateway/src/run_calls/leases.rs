@@ -1,19 +1,14 @@
 //! Leases of the limits of a run's model servers, and the calls within them.
 
-#[cfg(feature = "proxy")]
 use std::time::Duration;
 
+use rollout_base::rate_limit::Pace;
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::model_leases::{LeaseUse, LimitParts, ServerUse};
 use tokio::sync::watch;
-#[cfg(feature = "proxy")]
 use tokio::time::Instant;
 
-#[cfg(feature = "proxy")]
-use rollout_base::rate_limit::Pace;
-
 /// A minute, of which limits speak.
-#[cfg(feature = "proxy")]
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// The leases of this worker for a run. Without a table of the coordinator it has nothing.
@@ -30,7 +25,7 @@ struct LeaseState {
 
 impl RunLeases {
     /// Applies the parts of a table; returns whether it is another one. Older tables have no effect.
-    pub(super) fn set(&self, serial: u64, parts: Vec<LimitParts>) -> bool {
+    pub(crate) fn set(&self, serial: u64, parts: Vec<LimitParts>) -> bool {
         self.0.send_if_modified(|state| {
             let is_newer = serial > state.serial;
             if is_newer {
@@ -58,10 +53,9 @@ impl RunLeases {
 }
 
 /// The limits of one server of a run, of which this worker has a lease.
-#[cfg(feature = "proxy")]
 #[derive(Debug)]
-pub(super) struct LeasedLimits {
-    run: std::sync::Arc<super::run_calls::RunCalls>,
+pub struct LeasedLimits {
+    run: std::sync::Arc<super::RunCalls>,
     /// Place of the server in the gateway of the run.
     server: usize,
     has_concurrency: bool,
@@ -71,11 +65,10 @@ pub(super) struct LeasedLimits {
     pace: Pace,
 }
 
-#[cfg(feature = "proxy")]
 impl LeasedLimits {
     /// The limits of a server; `None` if it has none.
-    pub(super) fn new(
-        run: std::sync::Arc<super::run_calls::RunCalls>,
+    pub fn new(
+        run: std::sync::Arc<super::RunCalls>,
         server: usize,
         spec: &rollout_protocol::spec::gateway::UpstreamSpec,
     ) -> Option<Self> {
@@ -91,13 +84,13 @@ impl LeasedLimits {
     }
 
     /// Calls that may be sent at once by the present lease; `None` if there is no such limit.
-    pub(super) fn places(&self) -> Option<u32> {
+    pub fn places(&self) -> Option<u32> {
         let parts = self.run.leases.0.borrow().parts.get(self.server).copied();
         self.has_concurrency.then(|| parts.map_or(0, |parts| parts.concurrent))
     }
 
     /// Waits until a call may be sent. It counts until the guard is dropped.
-    pub(super) async fn admit(&self) -> LeasedCall<'_> {
+    pub async fn admit(&self) -> LeasedCall<'_> {
         let _waiting = WaitingCall::new(self);
         let _turn = self.turn.lock().await;
         let mut changes = self.run.leases.0.subscribe();
@@ -164,11 +157,9 @@ impl LeasedLimits {
 }
 
 /// A call within a lease.
-#[cfg(feature = "proxy")]
 #[derive(Debug)]
-pub(super) struct LeasedCall<'a>(&'a LeasedLimits);
+pub struct LeasedCall<'a>(&'a LeasedLimits);
 
-#[cfg(feature = "proxy")]
 impl Drop for LeasedCall<'_> {
     fn drop(&mut self) {
         self.0.count(|(in_flight, _)| *in_flight = in_flight.saturating_sub(1));
@@ -176,10 +167,8 @@ impl Drop for LeasedCall<'_> {
 }
 
 /// A call that waits for the limits.
-#[cfg(feature = "proxy")]
 struct WaitingCall<'a>(&'a LeasedLimits);
 
-#[cfg(feature = "proxy")]
 impl<'a> WaitingCall<'a> {
     fn new(limits: &'a LeasedLimits) -> Self {
         limits.count(|(_, waiting)| *waiting += 1);
@@ -187,14 +176,13 @@ impl<'a> WaitingCall<'a> {
     }
 }
 
-#[cfg(feature = "proxy")]
 impl Drop for WaitingCall<'_> {
     fn drop(&mut self) {
         self.0.count(|(_, waiting)| *waiting = waiting.saturating_sub(1));
     }
 }
 
-#[cfg(all(test, feature = "proxy"))]
+#[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
