@@ -277,6 +277,9 @@ fn top_level_modules_form_no_cycle() {
         "worker/base/src/",
         "worker/queue/src/",
         "worker/store/src/",
+        "worker/environment/src/",
+        "worker/process/src/",
+        "worker/gateway/src/",
         "worker/src/",
     ] {
         assert_none(&circles(&sources, root));
