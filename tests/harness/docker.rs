@@ -15,7 +15,7 @@ use bollard::query_parameters::{
 };
 use futures_util::StreamExt as _;
 use rollout_base::supervise;
-use rollout_environment::docker::find_compose;
+use rollout_docker::find_compose;
 use tokio::runtime::Runtime;
 
 use crate::ignored::or_ignored;

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use rollout_coordinator::launch::host::SANDBOX_COMMAND;
-use rollout_environment::process::{DEFAULT_PIDS, ProcessConfig, ProcessProvider};
 use rollout_environment::{
     CreateRequest, Environment, EnvironmentLabels, EnvironmentPurpose, ExecCommand, Failure, Image,
     ImageSource, OutputSink, OutputStream, Owner, Provider, Upload,
 };
+use rollout_process::{DEFAULT_PIDS, ProcessConfig, ProcessProvider};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::spec::environment::{ProcessSettings, ProviderSpec};

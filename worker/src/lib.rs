@@ -1,9 +1,7 @@
 #![doc = include_str!("../README.md")]
 
-pub mod agents;
 pub mod disk;
 pub mod executor;
-pub mod gateway;
 pub mod service;
 pub mod spool;
 #[cfg(any(test, feature = "testing"))]

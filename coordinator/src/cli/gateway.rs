@@ -8,10 +8,10 @@ use clap::Args;
 use rollout_base::secrets::Redactor;
 use rollout_base::supervise;
 use rollout_environment::ListenerRoute;
+use rollout_gateway::proxy::Gateway;
+use rollout_gateway::{ModelGateway as _, TrajectoryAgent, TryRequest, Upstream};
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::id::RunId;
-use rollout_worker::gateway::proxy::Gateway;
-use rollout_worker::gateway::{ModelGateway as _, TrajectoryAgent, TryRequest, Upstream};
 
 use super::error::CliError;
 use super::output::Printer;

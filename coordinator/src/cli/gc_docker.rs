@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use rollout_environment::docker::{DockerOptions, DockerProvider, PrunedImages, TaskImage};
+use rollout_docker::{DockerOptions, DockerProvider, PrunedImages, TaskImage};
 use rollout_environment::{DeadOwners, Failure, Owner, Provider as _, ReapReport};
 use rollout_protocol::exit::ExitCode;
 use rollout_store::host::HostOwners;

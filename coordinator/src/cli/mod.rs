@@ -107,7 +107,7 @@ pub fn main_with(decorate: RunnerDecorator) -> ProcessExit {
     // First: this process becomes part of a sandbox and must stay small and single-threaded.
     #[cfg(feature = "process")]
     if arguments.get(1).is_some_and(|first| first == SANDBOX_COMMAND) {
-        return rollout_environment::process::supervisor::main(&arguments[2..]);
+        return rollout_process::supervisor::main(&arguments[2..]);
     }
     let cli = match help::parse(args::with_run(arguments)) {
         Ok(cli) => cli,

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use clap::Args;
 use rollout_base::supervise;
-use rollout_environment::descriptor;
 use rollout_environment::egress::AllowedHosts;
 use rollout_environment::image_access::ImageAccess;
 use rollout_protocol::exit::ExitCode;
@@ -25,6 +24,7 @@ use crate::config::{FetchNetwork, LogLevel, env_vars};
 use crate::daemon::{Daemon, DaemonOptions, DocumentPolicy, RecordError, RunFailure, RunFault};
 use crate::launch::host::{OperatorOptions, StateDir};
 use crate::launch::signals;
+use crate::providers;
 
 /// Name of the user of a server without a file of users.
 const USER: &str = "local";
@@ -190,11 +190,8 @@ pub(super) struct ServeArgs {
 
 /// A kind of environment that this program was built with.
 fn provider(text: &str) -> Result<ProviderKind, String> {
-    let found = descriptor::built_by_name(text);
-    let names = || descriptor::built_descriptors().map(|found| found.name).collect::<Vec<_>>();
-    found
-        .map(|descriptor| descriptor.kind)
-        .ok_or_else(|| format!("expected one of {}", names().join(", ")))
+    let names = || providers::names().collect::<Vec<_>>();
+    providers::kind_by_name(text).ok_or_else(|| format!("expected one of {}", names().join(", ")))
 }
 
 /// Number of processors.

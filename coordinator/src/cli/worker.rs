@@ -8,7 +8,6 @@ use std::time::Duration;
 use rollout_base::backoff::OutageLog;
 use rollout_base::secrets::TrialVariables;
 use rollout_base::shown_path;
-use rollout_environment::descriptor;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::heartbeat::ResourceBudget;
@@ -133,7 +132,7 @@ fn state_dir(chosen: Option<PathBuf>) -> Result<StateDir, CliError> {
 
 fn providers(chosen: &[ProviderKind]) -> BTreeSet<ProviderKind> {
     if chosen.is_empty() {
-        return descriptor::built_descriptors().map(|descriptor| descriptor.kind).collect();
+        return crate::providers::built().map(|provider| provider.kind).collect();
     }
     chosen.iter().copied().collect()
 }

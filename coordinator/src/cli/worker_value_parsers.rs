@@ -1,9 +1,9 @@
 //! Values of a worker's options: slots, memory, providers.
 
-use rollout_environment::descriptor;
 use rollout_protocol::spec::environment::ProviderKind;
 
 use crate::config::units;
+use crate::providers;
 
 /// A share of a size class is 2 GiB, so no trial fits into less.
 const MIN_MEMORY_MB: u64 = 2048;
@@ -21,10 +21,8 @@ pub(super) fn memory(text: &str) -> Result<u64, String> {
 
 /// A kind of environment that this program was built with.
 pub(super) fn provider(text: &str) -> Result<ProviderKind, String> {
-    let found = descriptor::built_by_name(text);
-    found.map(|descriptor| descriptor.kind).ok_or_else(|| {
-        let names: Vec<_> =
-            descriptor::built_descriptors().map(|found| format!("`{}`", found.name)).collect();
+    providers::kind_by_name(text).ok_or_else(|| {
+        let names: Vec<_> = providers::names().map(|name| format!("`{name}`")).collect();
         format!("expected {}", names.join(" or "))
     })
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use rollout_base::confined::ConfinedDir;
 use rollout_base::regular_file;
+use rollout_gateway::agents::PriorConversation;
 use rollout_protocol::limits::TRAJECTORY_BYTES;
-use rollout_worker::agents::PriorConversation;
 
 /// Reads a file that must have a conversation.
 ///

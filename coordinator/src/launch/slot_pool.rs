@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use rollout_base::shared_limit::{LimitUser, SharedLimit, SharedPlace};
+use rollout_gateway::run_calls::RunCallTable;
 use rollout_protocol::record::{EvalRecord, IdeasRecord, TrialRecord};
 use rollout_worker::disk::DiskWatch;
 use rollout_worker::executor::{ExecutionContext, Finished, Slot, wait_for_stop};
-use rollout_worker::gateway::run_calls::RunCallTable;
 use rollout_worker::service::Runner;
 use rollout_worker::work::eval::EvalContext;
 use rollout_worker::work::ideas::IdeasContext;

@@ -16,13 +16,11 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use rollout_base::secrets::Redactor;
 use rollout_environment::ListenerRoute;
+use rollout_gateway::proxy::Gateway;
+use rollout_gateway::{ModelGateway as _, TrajectoryAgent, TryGateway, TryRequest, Upstream};
 use rollout_protocol::id::RunId;
 use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 use rollout_tests::model_server::ModelServer;
-use rollout_worker::gateway::proxy::Gateway;
-use rollout_worker::gateway::{
-    ModelGateway as _, TrajectoryAgent, TryGateway, TryRequest, Upstream,
-};
 
 use self::client::{BenchCall, BenchEndpoint, CallTimes, ModelClient, SlowReader};
 

@@ -13,12 +13,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use rollout_gateway::run_calls::RunCallTable;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{EvalRecord, IdeasRecord, TrialRecord};
 use rollout_tests::{hidden_commands, power_disk, s3_process};
 use rollout_worker::disk::DiskWatch;
 use rollout_worker::executor::{Finished, PhaseSink};
-use rollout_worker::gateway::run_calls::RunCallTable;
 use rollout_worker::service::Runner;
 use rollout_worker::work::eval::EvalContext;
 use rollout_worker::work::ideas::IdeasContext;

@@ -9,7 +9,7 @@ use bollard::query_parameters::{
     CreateImageOptions, PushImageOptions, RemoveImageOptions, TagImageOptions,
 };
 use futures_util::StreamExt as _;
-use rollout_environment::docker::DockerProvider;
+use rollout_docker::DockerProvider;
 use rollout_environment::{
     BaseDigests, Failure, FailureKind, Image, ImageRequest, ImageSource, Provider,
 };

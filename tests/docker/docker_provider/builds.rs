@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rollout_environment::docker::{DockerOptions, DockerProvider};
+use rollout_docker::{DockerOptions, DockerProvider};
 use rollout_environment::{
     BuildProxies, FailureKind, Image, ImageRequest, ImageSource, Provider as _,
 };

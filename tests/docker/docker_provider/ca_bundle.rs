@@ -1,6 +1,6 @@
 //! The CA bundle of a host in builds and in services.
 
-use rollout_environment::docker::{DockerOptions, DockerProvider};
+use rollout_docker::{DockerOptions, DockerProvider};
 use rollout_environment::{CaBundle, FailureKind, Provider as _};
 use rollout_tests::engine_proxy::EngineProxy;
 

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
-use rollout_environment::docker::{DockerOptions, DockerProvider};
+use rollout_docker::{DockerOptions, DockerProvider};
 use rollout_environment::{
     ComposeFile, CreateRequest, DeadOwners, Environment, Failure, FailureKind, ImageSource, Owner,
     Provider as _, Upload,

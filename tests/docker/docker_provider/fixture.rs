@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bollard::Docker;
-use rollout_environment::docker::{DockerOptions, DockerProvider};
+use rollout_docker::{DockerOptions, DockerProvider};
 use rollout_environment::{
     BuildProxies, CaBundle, CreateRequest, Environment, EnvironmentLabels, EnvironmentPurpose,
     ExecCommand, Failure, Image, ImageRequest, ImageSource, OutputSink, OutputStream, Owner,

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::time::{Duration, SystemTime};
 
 use rollout_base::removal_limits::RemovalLimits;
-use rollout_environment::docker::PrunedImages;
+use rollout_docker::PrunedImages;
 use rollout_environment::{Image, Provider as _};
 
 use crate::docker_provider::fixture::{DockerFixture, destroy};

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use bollard::query_parameters::StatsOptions;
 use futures_util::StreamExt as _;
-use rollout_environment::docker::{DockerOptions, DockerProvider};
+use rollout_docker::{DockerOptions, DockerProvider};
 use rollout_environment::{Environment, ExecCommand, FailureKind};
 use rollout_tests::engine_proxy::EngineProxy;
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rollout_environment::CaBundle;
 use rollout_environment::contract::{self, ProviderUnderTest};
-use rollout_environment::process::{ProcessConfig, ProcessProvider};
+use rollout_process::{ProcessConfig, ProcessProvider};
 use rollout_protocol::spec::environment::{ProcessSettings, ProviderSpec};
 use rollout_tests::sandbox;
 

@@ -7,13 +7,30 @@ use std::process::Command;
 use crate::{Violation, assert_none, files};
 
 /// The workspace's crates with those that they may use:
-/// `protocol <- base <- queue, store <- environment <- worker <- engine <- coordinator <- tests`.
+/// `protocol <- base <- queue, store <- environment <- gateway <- worker <- engine <- coordinator <- tests`,
+/// and `environment <- docker, process, kubernetes <- coordinator`.
 const DIRECTION: &[(&str, &[&str])] = &[
     ("rollout-protocol", &[]),
     ("rollout-base", &["rollout-protocol"]),
     ("rollout-queue", &["rollout-protocol", "rollout-base"]),
     ("rollout-store", &["rollout-protocol", "rollout-base"]),
     ("rollout-environment", &["rollout-protocol", "rollout-base", "rollout-store"]),
+    (
+        "rollout-docker",
+        &["rollout-protocol", "rollout-base", "rollout-store", "rollout-environment"],
+    ),
+    (
+        "rollout-process",
+        &["rollout-protocol", "rollout-base", "rollout-store", "rollout-environment"],
+    ),
+    (
+        "rollout-kubernetes",
+        &["rollout-protocol", "rollout-base", "rollout-store", "rollout-environment"],
+    ),
+    (
+        "rollout-gateway",
+        &["rollout-protocol", "rollout-base", "rollout-store", "rollout-environment"],
+    ),
     (
         "rollout-worker",
         &[
@@ -22,6 +39,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
             "rollout-queue",
             "rollout-store",
             "rollout-environment",
+            "rollout-gateway",
         ],
     ),
     (
@@ -32,6 +50,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
             "rollout-queue",
             "rollout-store",
             "rollout-environment",
+            "rollout-gateway",
             "rollout-worker",
         ],
     ),
@@ -43,6 +62,10 @@ const DIRECTION: &[(&str, &[&str])] = &[
             "rollout-queue",
             "rollout-store",
             "rollout-environment",
+            "rollout-docker",
+            "rollout-process",
+            "rollout-kubernetes",
+            "rollout-gateway",
             "rollout-worker",
             "rollout-engine",
         ],
@@ -55,6 +78,10 @@ const DIRECTION: &[(&str, &[&str])] = &[
             "rollout-queue",
             "rollout-store",
             "rollout-environment",
+            "rollout-docker",
+            "rollout-process",
+            "rollout-kubernetes",
+            "rollout-gateway",
             "rollout-worker",
             "rollout-engine",
             "rollout-coordinator",

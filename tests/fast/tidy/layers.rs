@@ -14,7 +14,8 @@ type LayerRule = (&'static str, &'static [&'static str]);
 const COORDINATOR: &[LayerRule] = &[
     ("config", &[]),
     ("https", &[]),
-    ("sources", &["config", "https"]),
+    ("providers", &[]),
+    ("sources", &["config", "https", "providers"]),
     ("plan", &["config", "sources"]),
     ("engine::core", &[]),
     ("engine", &["engine::core"]),
@@ -24,7 +25,10 @@ const COORDINATOR: &[LayerRule] = &[
     ("workloads", &["config", "sources", "plan", "engine", "results"]),
     ("serve", &[]),
     ("traces", &["config", "https"]),
-    ("launch", &["config", "sources", "plan", "engine", "results", "events", "workloads"]),
+    (
+        "launch",
+        &["config", "providers", "sources", "plan", "engine", "results", "events", "workloads"],
+    ),
     ("executor", &["plan", "engine", "results", "events", "workloads", "launch"]),
     ("bench", &["config", "sources", "plan", "engine", "results", "events", "workloads", "launch"]),
     (
@@ -47,6 +51,7 @@ const COORDINATOR: &[LayerRule] = &[
         &[
             "config",
             "https",
+            "providers",
             "sources",
             "plan",
             "engine",
@@ -65,12 +70,8 @@ const COORDINATOR: &[LayerRule] = &[
 ];
 
 /// The worker's modules, lowest layer first. A module imports from its own layer and lower ones.
-const WORKER: &[&[&str]] = &[
-    &["workspace_diff"],
-    &["agents", "disk", "executor", "gateway", "verifier"],
-    &["spool", "work"],
-    &["service"],
-];
+const WORKER: &[&[&str]] =
+    &[&["workspace_diff"], &["disk", "executor", "verifier"], &["spool", "work"], &["service"]];
 
 /// Modules for tests, which may import everything.
 const TESTING: &[&str] = &["testing", "contract"];
@@ -276,6 +277,9 @@ fn top_level_modules_form_no_cycle() {
         "worker/base/src/",
         "worker/queue/src/",
         "worker/store/src/",
+        "worker/environment/src/",
+        "worker/process/src/",
+        "worker/gateway/src/",
         "worker/src/",
     ] {
         assert_none(&circles(&sources, root));

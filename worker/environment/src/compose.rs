@@ -7,22 +7,22 @@ use rollout_protocol::spec::resources::Resources;
 use serde_json::Value;
 use serde_saphyr::{DuplicateKeyPolicy, Error};
 
-use super::ImageSource;
+use crate::ImageSource;
 
 /// The service that is the environment.
-pub(super) const MAIN: &str = "main";
+pub const MAIN: &str = "main";
 
 /// Limit of containers beside the environment: more than any application needs for a test, few
 /// enough for every host.
-pub(super) const CONTAINERS: u64 = 20;
+pub const CONTAINERS: u64 = 20;
 
 /// The variable that holds the path of the build context.
-pub(super) const CONTEXT: &str = "CONTEXT_DIR";
+pub const CONTEXT: &str = "CONTEXT_DIR";
 
 /// Prefix of references to compose files instead of images; not valid in an image name. The
 /// services beside the environment are described in the context, which has no Dockerfile, so their
 /// compose file defines the environment's image.
-pub(super) const SERVICES_REFERENCE_PREFIX: &str = "services of ";
+pub const SERVICES_REFERENCE_PREFIX: &str = "services of ";
 
 /// Names of compose files.
 const COMPOSE_FILE_NAMES: [&str; 4] =
@@ -39,7 +39,7 @@ const MIB: u64 = 1024 * 1024;
 ///
 /// # Errors
 /// The reason why it is no document. Tags such as `!reset` are not supported.
-pub(super) fn parse(text: &str) -> Result<Value, String> {
+pub fn parse(text: &str) -> Result<Value, String> {
     let options = serde_saphyr::options! {
         duplicate_keys: DuplicateKeyPolicy::Error,
         legacy_octal_numbers: true,
@@ -62,32 +62,33 @@ fn message(error: &Error) -> String {
 
 /// Whether a source is a context without a Dockerfile, so that its compose file names the environment's
 /// image.
-pub(super) async fn names_own_image(source: &ImageSource) -> bool {
+pub async fn names_own_image(source: &ImageSource) -> bool {
     let ImageSource::Context { dir, .. } = source else { return false };
     let dir = dir.clone();
     supervise::blocking(move || defines_image(&dir)).await
 }
 
 /// Whether a context has no Dockerfile, so that its compose file names the environment's image. Blocks.
-pub(super) fn defines_image(context: &Path) -> bool {
+pub fn defines_image(context: &Path) -> bool {
     !context.join("Dockerfile").is_file()
         && COMPOSE_FILE_NAMES.iter().any(|name| context.join(name).is_file())
 }
 
 /// A directory of the environment that services can share, in place of a directory of the host.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct HostPath {
+pub struct HostPath {
     /// The part of the variable names between `HOST_` or `ENV_` and `_PATH`.
-    pub(super) name: &'static str,
+    pub name: &'static str,
     /// The value of the `HOST_` variable: a path that no host has.
-    pub(super) host: &'static str,
+    pub host: &'static str,
     /// The value of the `ENV_` variable: the directory of the environment.
-    pub(super) inside: &'static str,
-    pub(super) volume: &'static str,
+    pub inside: &'static str,
+    /// Name of the volume that holds it.
+    pub volume: &'static str,
 }
 
 /// All of them.
-pub(super) const HOST_PATHS: [HostPath; 3] = [
+pub const HOST_PATHS: [HostPath; 3] = [
     HostPath {
         name: "VERIFIER_LOGS",
         host: "/.rollout/verifier-logs",
@@ -110,7 +111,7 @@ pub(super) const HOST_PATHS: [HostPath; 3] = [
 
 impl HostPath {
     /// The variables by which a file refers to the host paths.
-    pub(super) fn variables() -> impl Iterator<Item = (String, &'static str)> {
+    pub fn variables() -> impl Iterator<Item = (String, &'static str)> {
         HOST_PATHS.iter().flat_map(|path| {
             let variable = |of: &str| format!("{of}_{}_PATH", path.name);
             [(variable("HOST"), path.host), (variable("ENV"), path.inside)]
@@ -121,7 +122,7 @@ impl HostPath {
     ///
     /// # Errors
     /// The reason why a source below a host path cannot be mounted.
-    pub(super) fn for_source(source: &str) -> Result<Option<&'static Self>, String> {
+    pub fn for_source(source: &str) -> Result<Option<&'static Self>, String> {
         let source = source.trim_end_matches('/');
         for path in &HOST_PATHS {
             match source.strip_prefix(path.host) {
@@ -141,18 +142,22 @@ impl HostPath {
 
 /// The limits that a service requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct RequestedLimits {
+pub struct RequestedLimits {
     /// Its number of containers.
-    pub(super) containers: u64,
-    pub(super) cpus: Option<f64>,
-    pub(super) memory_bytes: Option<f64>,
+    pub containers: u64,
+    /// Processors of each.
+    pub cpus: Option<f64>,
+    /// Memory of each.
+    pub memory_bytes: Option<f64>,
 }
 
 /// The limits of a service's containers that request none.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct EvenShare {
-    pub(super) cpus: Option<f64>,
-    pub(super) memory_bytes: Option<f64>,
+pub struct EvenShare {
+    /// Processors of each.
+    pub cpus: Option<f64>,
+    /// Memory of each.
+    pub memory_bytes: Option<f64>,
 }
 
 /// The even share of the services beside an environment. Together they get as many processors and
@@ -160,7 +165,7 @@ pub(super) struct EvenShare {
 ///
 /// # Errors
 /// The message about requests above the total.
-pub(super) fn even_share(
+pub fn even_share(
     services: &[RequestedLimits],
     resources: &Resources,
 ) -> Result<EvenShare, String> {

@@ -30,17 +30,10 @@ impl ComposeFile {
 }
 
 /// Why a text is no compose file; `None` if it is one as far as that is known without a task.
-#[cfg(any(feature = "docker", feature = "kubernetes"))]
 pub fn compose_fault(text: &str) -> Option<String> {
     match super::compose::parse(text) {
         Ok(serde_json::Value::Object(_)) => None,
         Ok(_) => Some("it is not a map".to_owned()),
         Err(why) => Some(why),
     }
-}
-
-/// As in a program that reads compose files; this one reads none.
-#[cfg(not(any(feature = "docker", feature = "kubernetes")))]
-pub const fn compose_fault(_text: &str) -> Option<String> {
-    None
 }

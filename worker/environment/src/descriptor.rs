@@ -1,5 +1,5 @@
 //! Descriptors of the provider kinds, one each, in one table. Everything that depends on the kind
-//! is looked up here.
+//! is looked up here, but what needs a provider's code: that is a [`BuiltProvider`] of its module.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -22,27 +22,32 @@ const TYPE_KEY: &str = "type";
 /// Keys of settings that no document has: a server sets them.
 const SERVER_KEYS: [&str; 2] = ["guards_builds", "allowed_registries"];
 
-/// A kind of provider.
+/// A kind of provider, as every program knows it.
 #[derive(Debug, Clone, Copy)]
 pub struct ProviderDescriptor {
     /// The kind.
     pub kind: ProviderKind,
     /// Its name in files, options and messages.
     pub name: &'static str,
-    /// Whether files and options may name it.
-    pub is_public: bool,
     /// Its name in Harbor configurations.
     pub harbor: HarborName,
     /// Its settings.
     pub settings: &'static [ProviderSetting],
     /// Abilities of its environments.
     pub capabilities: ProviderCapabilities,
-    /// Creates a provider; `None` when this program was built without it.
-    pub make: Option<MakeProvider>,
-    /// Checks a Compose file; `None` when this program cannot check it.
+}
+
+/// A kind of provider with the code that a program was built with.
+#[derive(Debug, Clone, Copy)]
+pub struct BuiltProvider {
+    /// The kind.
+    pub kind: ProviderKind,
+    /// Creates a provider.
+    pub make: MakeProvider,
+    /// Checks a Compose file; `None` when every service is refused by its capabilities.
     pub check_services: Option<CheckServices>,
-    /// Lists the Dockerfile instructions that its environments do not support; `None` when this
-    /// program cannot check them.
+    /// Lists the Dockerfile instructions that its environments do not support; `None` when they support
+    /// all.
     pub check_dockerfile: Option<CheckDockerfile>,
 }
 
@@ -149,21 +154,8 @@ pub struct UnsupportedInstruction {
     pub reason: String,
 }
 
-/// All descriptors. If several have one kind, the first describes the kind.
-static DESCRIPTORS: &[&ProviderDescriptor] = &[
-    &DOCKER,
-    &PROCESS,
-    &KUBERNETES,
-    #[cfg(any(test, feature = "testing"))]
-    &super::fake::DESCRIPTOR,
-];
-
-/// Settings of the Docker provider.
-pub(super) const DOCKER_SETTINGS: &[ProviderSetting] = &[
-    ProviderSetting { key: "network", values: SettingValues::Words(&["bridge", "none"]) },
-    ProviderSetting { key: "platform", values: SettingValues::Text },
-    ProviderSetting { key: "runtime", values: SettingValues::Text },
-];
+/// All descriptors.
+static DESCRIPTORS: &[&ProviderDescriptor] = &[&DOCKER, &PROCESS, &KUBERNETES];
 
 /// Whether the worker has the proxy over which environments reach the hosts of an allowlist.
 const ALLOWLISTS: CapabilitySupport = if cfg!(feature = "egress") {
@@ -175,9 +167,12 @@ const ALLOWLISTS: CapabilitySupport = if cfg!(feature = "egress") {
 static DOCKER: ProviderDescriptor = ProviderDescriptor {
     kind: ProviderKind::Docker,
     name: ProviderKind::Docker.as_str(),
-    is_public: true,
     harbor: HarborName::Type("docker"),
-    settings: DOCKER_SETTINGS,
+    settings: &[
+        ProviderSetting { key: "network", values: SettingValues::Words(&["bridge", "none"]) },
+        ProviderSetting { key: "platform", values: SettingValues::Text },
+        ProviderSetting { key: "runtime", values: SettingValues::Text },
+    ],
     capabilities: ProviderCapabilities {
         images: CapabilitySupport::Yes,
         users: CapabilitySupport::Yes,
@@ -187,26 +182,11 @@ static DOCKER: ProviderDescriptor = ProviderDescriptor {
         services: CapabilitySupport::Yes,
         compose_overlays: CapabilitySupport::Yes,
     },
-    #[cfg(feature = "docker")]
-    make: Some(|paths| {
-        use super::docker::{DockerOptions, DockerProvider};
-        let ca_bundle = paths.ca_bundle.cloned();
-        let options = DockerOptions { ca_bundle, ..DockerOptions::new(paths.image_locks) };
-        Arc::new(DockerProvider::new(options))
-    }),
-    #[cfg(not(feature = "docker"))]
-    make: None,
-    #[cfg(feature = "docker")]
-    check_services: Some(super::docker::check_compose),
-    #[cfg(not(feature = "docker"))]
-    check_services: None,
-    check_dockerfile: None,
 };
 
 static PROCESS: ProviderDescriptor = ProviderDescriptor {
     kind: ProviderKind::Process,
     name: ProviderKind::Process.as_str(),
-    is_public: true,
     harbor: HarborName::Class("rollout:Process"),
     settings: &[
         ProviderSetting { key: "network", values: SettingValues::Words(&["host", "none"]) },
@@ -221,29 +201,11 @@ static PROCESS: ProviderDescriptor = ProviderDescriptor {
         services: CapabilitySupport::No("a process sandbox has none"),
         compose_overlays: CapabilitySupport::No("a process sandbox has no services"),
     },
-    #[cfg(feature = "process")]
-    make: Some(|paths| {
-        use super::process::{DEFAULT_PIDS, ProcessConfig, ProcessProvider};
-        Arc::new(ProcessProvider::new(ProcessConfig {
-            base: paths.sandboxes.to_owned(),
-            helper: paths.sandbox_helper.to_vec(),
-            pids: DEFAULT_PIDS,
-            ca_bundle: paths.ca_bundle.cloned(),
-        }))
-    }),
-    #[cfg(not(feature = "process"))]
-    make: None,
-    check_services: None,
-    #[cfg(feature = "process")]
-    check_dockerfile: Some(super::process::dockerfile::check),
-    #[cfg(not(feature = "process"))]
-    check_dockerfile: None,
 };
 
 static KUBERNETES: ProviderDescriptor = ProviderDescriptor {
     kind: ProviderKind::Kubernetes,
     name: ProviderKind::Kubernetes.as_str(),
-    is_public: true,
     harbor: HarborName::Class("rollout:Kubernetes"),
     settings: &[
         ProviderSetting { key: "network", values: SettingValues::Words(&["cluster", "none"]) },
@@ -277,21 +239,6 @@ static KUBERNETES: ProviderDescriptor = ProviderDescriptor {
             "the services of a pod are those of its task; use `environment.type: docker`",
         ),
     },
-    #[cfg(feature = "kubernetes")]
-    make: Some(|paths| {
-        use super::ProxyKey;
-        use super::kubernetes::{KubernetesProvider, OptionsSource};
-        let options = OptionsSource::of_file(paths.kubernetes_config);
-        let proxy_key = ProxyKey::in_directory(paths.image_locks);
-        Arc::new(KubernetesProvider::new(options, paths.ca_bundle.cloned(), proxy_key))
-    }),
-    #[cfg(not(feature = "kubernetes"))]
-    make: None,
-    #[cfg(feature = "kubernetes")]
-    check_services: Some(super::kubernetes::check_compose),
-    #[cfg(not(feature = "kubernetes"))]
-    check_services: None,
-    check_dockerfile: None,
 };
 
 /// Largest number of a user on Linux.
@@ -300,14 +247,9 @@ const MAX_USER: u64 = u32::MAX as u64 - 1;
 /// Longest life of a pod: a year. Kubernetes has a limit in the same order.
 const MAX_ACTIVE_DEADLINE_SEC: u64 = 365 * 24 * 3600;
 
-/// Descriptors of the kinds that files and options may name.
-pub fn public_descriptors() -> impl Iterator<Item = &'static ProviderDescriptor> {
-    DESCRIPTORS.iter().copied().filter(|descriptor| descriptor.is_public)
-}
-
-/// Descriptors of the kinds that this program was built with and that files and options may name.
-pub fn built_descriptors() -> impl Iterator<Item = &'static ProviderDescriptor> {
-    public_descriptors().filter(|descriptor| descriptor.make.is_some())
+/// All descriptors.
+pub fn all() -> impl Iterator<Item = &'static ProviderDescriptor> {
+    DESCRIPTORS.iter().copied()
 }
 
 /// The descriptor of a kind.
@@ -322,18 +264,12 @@ const OTHER_NAMES: &[(&str, ProviderKind)] = &[("k8s", ProviderKind::Kubernetes)
 /// The descriptor of the kind that files and options call `name`.
 pub fn by_name(name: &str) -> Option<&'static ProviderDescriptor> {
     let other = OTHER_NAMES.iter().find(|(other, _)| *other == name).map(|(_, kind)| *kind);
-    public_descriptors()
-        .find(|descriptor| descriptor.name == name || other == Some(descriptor.kind))
-}
-
-/// The same, if this program was built with the kind.
-pub fn built_by_name(name: &str) -> Option<&'static ProviderDescriptor> {
-    by_name(name).filter(|descriptor| descriptor.make.is_some())
+    all().find(|descriptor| descriptor.name == name || other == Some(descriptor.kind))
 }
 
 /// The names of kinds in a sentence: `docker, process or kubernetes`.
 pub fn names() -> String {
-    let names: Vec<_> = public_descriptors().map(|descriptor| descriptor.name).collect();
+    let names: Vec<_> = all().map(|descriptor| descriptor.name).collect();
     match names.split_last() {
         Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
         _ => names.concat(),
@@ -349,6 +285,13 @@ pub fn provider_settings(spec: &ProviderSpec) -> Map<String, Value> {
         settings.remove(key);
     }
     settings
+}
+
+impl BuiltProvider {
+    /// The descriptor of its kind.
+    pub fn descriptor(&self) -> &'static ProviderDescriptor {
+        for_kind(self.kind)
+    }
 }
 
 impl ProviderDescriptor {
@@ -392,7 +335,7 @@ mod tests {
 
     #[test]
     fn provider_names_match_protocol_kinds() {
-        for descriptor in public_descriptors() {
+        for descriptor in all() {
             let serialized = serde_json::to_value(descriptor.kind).expect("serializable");
             assert_eq!(serialized, descriptor.name);
             assert_eq!(for_kind(descriptor.kind).name, descriptor.name);
@@ -400,7 +343,6 @@ mod tests {
             assert_eq!(descriptor.default_spec().kind(), descriptor.kind);
         }
         assert_eq!(names().replace(", ", "|").replace(" or ", "|"), NAMES);
-        assert!(by_name(super::super::fake::DESCRIPTOR.name).is_none(), "users cannot name it");
         assert_eq!(by_name("k8s").map(|found| found.name), Some("kubernetes"));
     }
 
@@ -430,22 +372,6 @@ mod tests {
             for key in provider_settings(&spec).keys() {
                 assert!(descriptor.settings.iter().any(|setting| setting.key == key), "{key}");
             }
-        }
-    }
-
-    #[test]
-    fn provider_made_by_descriptor_has_its_kind() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let paths = ProviderPaths {
-            image_locks: dir.path(),
-            sandboxes: dir.path(),
-            sandbox_helper: &["true".into()],
-            kubernetes_config: None,
-            ca_bundle: None,
-        };
-        for descriptor in DESCRIPTORS {
-            let Some(make) = descriptor.make else { continue };
-            assert_eq!(make(&paths).kind(), descriptor.kind, "{}", descriptor.name);
         }
     }
 }

@@ -25,31 +25,31 @@ const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
 const LOG_BYTES: u64 = 64 * 1024;
 
 /// An image's tag and the run that builds it.
-pub(super) type FailedBuildKey = (String, RunId);
+pub type FailedBuildKey = (String, RunId);
 
 /// A failed build or pull, shared by all callers that waited for it.
 #[derive(Debug, Clone)]
-pub(super) struct ImageFailure {
+pub struct ImageFailure {
     /// Its kind.
-    pub(super) kind: FailureKind,
+    pub kind: FailureKind,
     /// The message, with the tail of the log.
-    pub(super) message: String,
+    pub message: String,
     /// The log, kept while a caller may want a copy.
-    pub(super) log: Option<Arc<FailedBuildLog>>,
+    pub log: Option<Arc<FailedBuildLog>>,
     /// No build began: the failure says nothing about the image.
-    pub(super) before_build: bool,
+    pub before_build: bool,
 }
 
 /// The log of a failed build, in a temporary file.
 #[derive(Debug)]
-pub(super) struct FailedBuildLog {
+pub struct FailedBuildLog {
     file: BlockingDrop<TempPath>,
     bytes: u64,
 }
 
 impl FailedBuildLog {
     /// Writes a log to a file; `None` for one without text. A log that cannot be written only misses.
-    pub(super) async fn save(text: Vec<u8>) -> Option<Arc<Self>> {
+    pub async fn save(text: Vec<u8>) -> Option<Arc<Self>> {
         if text.is_empty() {
             return None;
         }
@@ -77,7 +77,7 @@ impl From<Failure> for ImageFailure {
 
 impl ImageFailure {
     /// The failure for one of the waiting callers, with a copy of the log if requested.
-    pub(super) async fn into_failure(self, log: Option<&Path>) -> Failure {
+    pub async fn into_failure(self, log: Option<&Path>) -> Failure {
         if let (Some(from), Some(to)) = (&self.log, log)
             && let Err(error) = copy(from, to).await
         {
@@ -104,7 +104,7 @@ async fn copy(from: &Arc<FailedBuildLog>, to: &Path) -> io::Result<()> {
 
 /// Failed builds by image and run.
 #[derive(Debug)]
-pub(super) struct FailedBuilds {
+pub struct FailedBuilds {
     known: Mutex<LruCache<FailedBuildKey, FailedBuild>>,
 }
 
@@ -122,7 +122,7 @@ impl Default for FailedBuilds {
 
 impl FailedBuilds {
     /// The failure to return instead of building again, if any.
-    pub(super) fn get(&self, key: &FailedBuildKey) -> Option<ImageFailure> {
+    pub fn get(&self, key: &FailedBuildKey) -> Option<ImageFailure> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = known.get(key)?;
         let mut last = failed.last.clone();
@@ -139,7 +139,7 @@ impl FailedBuilds {
     }
 
     /// Records the outcome of a build. A success clears the image's failures.
-    pub(super) fn record<T>(&self, key: FailedBuildKey, result: &Result<T, ImageFailure>) {
+    pub fn record<T>(&self, key: FailedBuildKey, result: &Result<T, ImageFailure>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let Err(broken) = result else {
             known.pop(&key);

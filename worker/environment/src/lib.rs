@@ -1,14 +1,17 @@
-//! Environments in which tries run, and the providers that make them.
+//! Environments in which tries run, and what the providers that make them share.
 //!
 //! A [`Provider`] prepares images and creates environments. An [`Environment`] has a file system
 //! and runs processes. Every implementation passes the same contract suite.
 //!
-//! * `docker` (with Compose), `process`, `kubernetes` (features of these names), [`null`], and for tests
-//!   `fake`: the providers; [`descriptor`]: what each can do; `contract`: the suite that each passes
+//! * [`descriptor`]: what each kind of provider can do; `contract`: the suite that each passes. Providers are
+//!   the crates `rollout-docker`, `rollout-process` and `rollout-kubernetes`, [`null`], and for tests `fake`
 //! * [`dockerfile`], [`dockerignore`], [`build_context`], [`image_reference`], [`image_access`]: what images
-//!   are made of, and where from; [`compose_limits`], [`compose_place`]: compose files
+//!   are made of, and where from; [`single_flight`], [`failed_builds`], [`registry_failure`]: their builds
+//!   and pulls, with failures; [`compose`], [`compose_limits`], [`compose_place`]: compose files;
+//!   [`service_hosts`]: names of services
 //! * [`egress`]: what an environment may reach, and the proxy that holds it
-//! * [`start`], [`time_limit`]: commands of environments; [`proxies`]: proxies of the host
+//! * [`start`], [`time_limit`], [`kill`]: commands of environments; [`upload`]: files of environments;
+//!   [`proxies`]: proxies of the host
 //!
 //! # Obligations of every implementation
 //! * Every object carries the [`EnvironmentLabels`] of its owner from the call that creates it.
@@ -21,46 +24,35 @@
 
 pub mod build_context;
 mod ca_bundle;
-#[cfg(any(feature = "docker", feature = "kubernetes"))]
-mod compose;
+pub mod compose;
 mod compose_file;
 pub mod compose_limits;
 pub mod compose_place;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
 pub mod descriptor;
-#[cfg(feature = "docker")]
-pub mod docker;
 pub mod dockerfile;
 pub mod dockerignore;
 pub mod egress;
-#[cfg(any(feature = "docker", feature = "kubernetes"))]
-mod failed_builds;
+pub mod failed_builds;
 mod failure;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
 pub mod image_access;
 pub mod image_reference;
 mod install;
-#[cfg(feature = "kubernetes")]
-pub mod kubernetes;
+pub mod kill;
 pub mod null;
 mod own_health;
-#[cfg(feature = "process")]
-pub mod process;
 pub mod proxies;
 mod proxy_key;
-#[cfg(any(feature = "docker", feature = "kubernetes"))]
-mod registry_failure;
+pub mod registry_failure;
 pub mod registry_lookups;
-#[cfg(any(feature = "docker", feature = "kubernetes"))]
-mod service_hosts;
-#[cfg(any(feature = "docker", feature = "kubernetes"))]
-mod single_flight;
+pub mod service_hosts;
+pub mod single_flight;
 pub mod start;
 pub mod time_limit;
-#[cfg(any(feature = "docker", feature = "kubernetes"))]
-mod upload;
+pub mod upload;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -139,7 +139,7 @@ fn proxy_names() -> impl Iterator<Item = String> {
 }
 
 /// Those, and the variables with hosts that are reached without a proxy.
-pub(super) fn variable_names() -> impl Iterator<Item = String> {
+pub fn variable_names() -> impl Iterator<Item = String> {
     proxy_names().chain(EXEMPT.map(str::to_owned))
 }
 

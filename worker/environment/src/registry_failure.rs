@@ -4,7 +4,7 @@ use super::FailureKind;
 
 /// The kind of a registry error, from the text; `None` when the text is
 /// about something else.
-pub(super) fn kind_for_registry(message: &str) -> Option<FailureKind> {
+pub fn kind_for_registry(message: &str) -> Option<FailureKind> {
     const NO_ANSWER: [&str; 18] = [
         "connection refused",
         "connection reset",

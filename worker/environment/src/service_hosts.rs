@@ -11,11 +11,11 @@ const HOST_GATEWAY: &str = "host-gateway";
 
 /// The names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct ServiceHosts(BTreeSet<String>);
+pub struct ServiceHosts(BTreeSet<String>);
 
 impl ServiceHosts {
     /// These names and addresses. Other texts would mean more in a list of hosts, such as `*` and `.com`.
-    pub(super) fn new(hosts: impl IntoIterator<Item = String>) -> Self {
+    pub fn new(hosts: impl IntoIterator<Item = String>) -> Self {
         let is_host = |host: &String| {
             let is_part = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
             !host.is_empty() && !host.starts_with('.') && host.chars().all(is_part)
@@ -25,7 +25,7 @@ impl ServiceHosts {
 
     /// Exempts them from the proxies of a process with these variables. Hosts that are exempt stay so. A
     /// list without a proxy takes the place of another one, so that it has the names, too.
-    pub(super) fn exempt(&self, env: &mut BTreeMap<String, String>) {
+    pub fn exempt(&self, env: &mut BTreeMap<String, String>) {
         let is_proxied = proxies::variable_names().any(|name| env.contains_key(&name));
         if is_proxied && !self.0.is_empty() {
             proxies::exempt_hosts(env, self.0.iter().cloned());
@@ -34,7 +34,7 @@ impl ServiceHosts {
 
     /// The same for a command in a container with these lists: those that the command does not name are
     /// the container's, and their hosts stay exempt.
-    pub(super) fn exempt_command(
+    pub fn exempt_command(
         &self,
         env: &mut BTreeMap<String, String>,
         of_container: &BTreeMap<String, String>,
@@ -53,7 +53,7 @@ impl ServiceHosts {
 }
 
 /// The lists of hosts among the variables of a container.
-pub(super) fn lists_of<'a>(
+pub fn lists_of<'a>(
     variables: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> BTreeMap<String, String> {
     let lists = variables.into_iter().filter(|(name, _)| proxies::EXEMPT.contains(name));
@@ -62,7 +62,7 @@ pub(super) fn lists_of<'a>(
 
 /// Whether a host that a file adds has an address of this host or a private network. A proxy may be the only
 /// way to others, whose addresses a file may pin.
-pub(super) fn is_inner(address: &str) -> bool {
+pub fn is_inner(address: &str) -> bool {
     let plain = address.trim();
     let plain = plain.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(plain);
     plain == HOST_GATEWAY || plain.parse::<IpAddr>().is_ok_and(|address| !is_public(address))

@@ -10,7 +10,7 @@ use futures_util::future::{BoxFuture, Shared, WeakShared};
 
 /// Work in progress by key. The work runs while at least one caller waits for it, and is dropped
 /// when the last one stops waiting.
-pub(super) struct SingleFlight<T> {
+pub struct SingleFlight<T> {
     flying: Mutex<HashMap<String, WeakShared<BoxFuture<'static, T>>>>,
 }
 
@@ -29,7 +29,7 @@ impl<T> fmt::Debug for SingleFlight<T> {
 impl<T: Clone + Send + 'static> SingleFlight<T> {
     /// Joins the work of `key`, or starts it with `work` if there is none. The flag in the result
     /// says whether this call started it.
-    pub(super) async fn join<F>(&self, key: &str, work: impl FnOnce() -> F) -> (T, bool)
+    pub async fn join<F>(&self, key: &str, work: impl FnOnce() -> F) -> (T, bool)
     where
         F: Future<Output = T> + Send + 'static,
     {

@@ -5,7 +5,6 @@
 //! followed by the directory: the file removes the old tree, the directory removes the file, and no
 //! process has to run in the container.
 
-#[cfg(feature = "docker")]
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -19,10 +18,9 @@ use crate::Upload;
 /// Modification time of everything that is placed into an environment or build context, seconds
 /// since the epoch (2000-01-01). It is fixed so that equal content is equal, and not zero because
 /// ZIP tools refuse files from before 1980.
-pub(super) const FIXED_MTIME: u64 = 946_684_800;
+pub const FIXED_MTIME: u64 = 946_684_800;
 
 /// Mode of directories for files of several users, like `/tmp`.
-#[cfg(feature = "docker")]
 const OPEN_DIR: u32 = 0o1777;
 
 /// Bytes per chunk of the stream.
@@ -33,12 +31,7 @@ const CHUNK_QUEUE_LENGTH: usize = 4;
 
 /// Writes `uploads` as one archive for a Docker engine. Directories in `in_place` are not replaced by the archive (they
 /// are mount points).
-#[cfg(feature = "docker")]
-pub(super) fn write(
-    uploads: &[Upload],
-    in_place: &BTreeSet<String>,
-    to: impl Write,
-) -> io::Result<()> {
+pub fn write(uploads: &[Upload], in_place: &BTreeSet<String>, to: impl Write) -> io::Result<()> {
     let mut tar = tar::Builder::new(to);
     for upload in uploads {
         match upload {
@@ -62,8 +55,7 @@ pub(super) fn write(
 
 /// Writes only what is in files and archives: the caller has made and emptied the directories.
 /// Nothing below a directory that a later upload replaces is written.
-#[cfg(feature = "kubernetes")]
-pub(super) fn write_content(uploads: &[Upload], to: impl Write) -> io::Result<()> {
+pub fn write_content(uploads: &[Upload], to: impl Write) -> io::Result<()> {
     let mut tar = tar::Builder::new(to);
     for (at, upload) in uploads.iter().enumerate() {
         let later = uploads.get(at + 1..).unwrap_or_default();
@@ -88,7 +80,6 @@ pub(super) fn write_content(uploads: &[Upload], to: impl Write) -> io::Result<()
 }
 
 /// Whether `path` is `dir` or below it.
-#[cfg(feature = "kubernetes")]
 fn is_at_or_below(path: &str, dir: &str) -> bool {
     let rest = path.trim_end_matches('/').strip_prefix(dir.trim_end_matches('/'));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -107,7 +98,7 @@ fn file(
 }
 
 /// The directories that `uploads` replace.
-pub(super) fn fresh_dirs(uploads: &[Upload]) -> impl Iterator<Item = &str> {
+pub fn fresh_dirs(uploads: &[Upload]) -> impl Iterator<Item = &str> {
     uploads.iter().filter_map(|upload| match upload {
         Upload::FreshDir { path } | Upload::Archive { path, .. } => Some(path.as_str()),
         Upload::Dir { .. } | Upload::File { .. } | Upload::Merge { .. } => None,
@@ -115,7 +106,7 @@ pub(super) fn fresh_dirs(uploads: &[Upload]) -> impl Iterator<Item = &str> {
 }
 
 /// A header with the fixed owner and time.
-pub(super) fn header(kind: tar::EntryType, mode: u32, size: u64) -> tar::Header {
+pub fn header(kind: tar::EntryType, mode: u32, size: u64) -> tar::Header {
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(kind);
     header.set_mode(mode);
@@ -127,16 +118,11 @@ pub(super) fn header(kind: tar::EntryType, mode: u32, size: u64) -> tar::Header 
 }
 
 /// Adds a directory entry.
-pub(super) fn directory(
-    tar: &mut tar::Builder<impl Write>,
-    path: &str,
-    mode: u32,
-) -> io::Result<()> {
+pub fn directory(tar: &mut tar::Builder<impl Write>, path: &str, mode: u32) -> io::Result<()> {
     let mut header = header(tar::EntryType::Directory, mode, 0);
     tar.append_data(&mut header, path, io::empty())
 }
 
-#[cfg(feature = "docker")]
 fn fresh_directory(
     tar: &mut tar::Builder<impl Write>,
     path: &str,
@@ -199,20 +185,20 @@ fn invalid(message: &str) -> io::Error {
 
 /// The blocking writer of a chunk stream. Fails when the receiver has been dropped.
 #[derive(Debug)]
-pub(super) struct ChunkWriter {
+pub struct ChunkWriter {
     pieces: mpsc::Sender<io::Result<Bytes>>,
     buffer: BytesMut,
 }
 
 /// A chunk stream and the writer that fills it, for use on a blocking thread.
-pub(super) fn chunk_channel() -> (ChunkWriter, mpsc::Receiver<io::Result<Bytes>>) {
+pub fn chunk_channel() -> (ChunkWriter, mpsc::Receiver<io::Result<Bytes>>) {
     let (pieces, receiver) = mpsc::channel(CHUNK_QUEUE_LENGTH);
     (ChunkWriter { pieces, buffer: BytesMut::with_capacity(CHUNK_BYTES) }, receiver)
 }
 
 impl ChunkWriter {
     /// Runs `write` and reports its result to the receiver.
-    pub(super) fn run(mut self, write: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
+    pub fn run(mut self, write: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
         let result = write(&mut self).and_then(|()| self.flush());
         if let Err(error) = &result {
             let copy = io::Error::new(error.kind(), error.to_string());
@@ -241,7 +227,7 @@ impl Write for ChunkWriter {
     }
 }
 
-#[cfg(all(test, feature = "docker"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -294,7 +280,6 @@ mod tests {
         assert_eq!(fresh_dirs(&uploads).collect::<Vec<_>>(), ["/logs/verifier/", "/tests"]);
     }
 
-    #[cfg(feature = "kubernetes")]
     #[test]
     fn content_below_directory_replaced_later_is_not_written() {
         let file =

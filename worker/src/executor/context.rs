@@ -10,6 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rollout_base::secrets::TrialVariables;
 use rollout_environment::{EnvironmentLabels, Failure, FailureKind, HostProxies, Provider};
+use rollout_gateway::ModelGateway;
 use rollout_protocol::dependency::Dependency;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
@@ -23,7 +24,6 @@ use super::errors::SetupError;
 use super::event_log::EventLogSink;
 use super::files::TaskFiles;
 use crate::disk::DiskWatch;
-use crate::gateway::ModelGateway;
 
 /// Longest time to place files into an environment or to read its files. Placing a file takes a
 /// third of a millisecond, and a task may have 200,000.

@@ -340,7 +340,7 @@ impl fmt::Debug for ManagedEnvironment {
     }
 }
 
-#[cfg(all(test, feature = "gateway"))]
+#[cfg(test)]
 mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
     use std::path::PathBuf;

@@ -7,11 +7,11 @@ use rollout_environment::{
     CommandExit, Environment, ExecCommand, Failure, FailureKind, ImageHealthcheck, time_limit,
     with_words,
 };
+use rollout_gateway::agents::shell;
 use rollout_protocol::spec::task::Healthcheck;
 use rollout_protocol::spec::timeout::seconds;
 use tokio::time::Instant;
 
-use crate::agents::shell;
 use crate::executor::errors::SetupError;
 use crate::executor::{self, Capture, ManagedEnvironment, NormalExit, ScriptEnd, stderr_summary};
 

@@ -7,25 +7,48 @@ const TARGETS: &[&str] = &[
     "rollout",
     "rollout_base",
     "rollout_coordinator",
+    "rollout_docker",
     "rollout_engine",
     "rollout_environment",
+    "rollout_gateway",
+    "rollout_kubernetes",
+    "rollout_process",
     "rollout_queue",
     "rollout_store",
     "rollout_worker",
 ];
 
-/// Parts of a crate that became a crate: a prefix of former targets, what follows it, and the name now.
-/// Filters of former versions go on to work.
+/// Parts of a crate that became a crate: a prefix of former targets, what follows it, and the name now. A
+/// longer prefix comes after those that it begins with, so that it counts. Filters of former versions go on
+/// to work.
 const MOVED: &[(&str, &[char], &str)] = &[
     ("rollout_coordinator", &['=', '['], "rollout_engine"),
     ("rollout_coordinator::engine", &['=', '[', ':'], "rollout_engine"),
     ("rollout_worker", &['=', '[', ':'], "rollout_base"),
     ("rollout_worker", &['=', '['], "rollout_queue"),
     ("rollout_worker::queue", &['=', '[', ':'], "rollout_queue"),
-    ("rollout_worker::environment", &['=', '[', ':'], "rollout_environment"),
-    ("rollout_worker", &['=', '[', ':'], "rollout_environment"),
-    ("rollout_worker::store", &['=', '[', ':'], "rollout_store"),
     ("rollout_worker", &['=', '[', ':'], "rollout_store"),
+    ("rollout_worker::store", &['=', '[', ':'], "rollout_store"),
+    ("rollout_worker", &['=', '[', ':'], "rollout_environment"),
+    ("rollout_worker::environment", &['=', '[', ':'], "rollout_environment"),
+    ("rollout_worker", &['=', '['], "rollout_docker"),
+    ("rollout_worker::environment", &['=', '['], "rollout_docker"),
+    ("rollout_environment", &['=', '['], "rollout_docker"),
+    ("rollout_worker::environment::docker", &['=', '[', ':'], "rollout_docker"),
+    ("rollout_environment::docker", &['=', '[', ':'], "rollout_docker"),
+    ("rollout_worker", &['=', '['], "rollout_process"),
+    ("rollout_worker::environment", &['=', '['], "rollout_process"),
+    ("rollout_environment", &['=', '['], "rollout_process"),
+    ("rollout_worker::environment::process", &['=', '[', ':'], "rollout_process"),
+    ("rollout_environment::process", &['=', '[', ':'], "rollout_process"),
+    ("rollout_worker", &['=', '['], "rollout_kubernetes"),
+    ("rollout_worker::environment", &['=', '['], "rollout_kubernetes"),
+    ("rollout_environment", &['=', '['], "rollout_kubernetes"),
+    ("rollout_worker::environment::kubernetes", &['=', '[', ':'], "rollout_kubernetes"),
+    ("rollout_environment::kubernetes", &['=', '[', ':'], "rollout_kubernetes"),
+    ("rollout_worker", &['=', '['], "rollout_gateway"),
+    ("rollout_worker::gateway", &['=', '[', ':'], "rollout_gateway"),
+    ("rollout_worker::gateway::recorder", &['=', '[', ':'], "rollout_gateway::proxy::recorder"),
 ];
 
 /// Directives that log all that Rollout says at `level`.
@@ -66,5 +89,18 @@ mod tests {
         crates.push("rollout".to_owned());
         crates.sort();
         assert_eq!(TARGETS, crates);
+    }
+
+    #[test]
+    fn longer_former_name_comes_after_those_it_begins_with() {
+        for (at, (former, _, now)) in MOVED.iter().enumerate() {
+            let later = MOVED[at + 1..].iter().filter(|(_, _, other)| other == now);
+            for (later, ..) in later {
+                assert!(!former.starts_with(later), "{former} before {later}");
+            }
+        }
+        let filter = with_moved("rollout_worker::store=debug,rollout_worker=info");
+        let last = filter.rsplit(',').find(|directive| directive.starts_with("rollout_store="));
+        assert_eq!(last, Some("rollout_store=debug"));
     }
 }

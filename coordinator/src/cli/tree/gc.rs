@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use rollout_base::supervise;
 use rollout_engine::{LockOptions, LockWaitPolicy, RunLock};
-use rollout_environment::{Owner, descriptor};
+use rollout_environment::Owner;
 use rollout_protocol::exit::ExitCode;
 use rollout_store::host::HostOwners;
 use tokio::runtime::Handle;
@@ -17,6 +17,7 @@ use crate::cli::output::Printer;
 use crate::cli::store_url;
 use crate::launch::LaunchError;
 use crate::launch::host::{HostPaths, answering, provider, reap};
+use crate::providers;
 use crate::results::escape;
 use crate::workloads::search::backend::InactiveRepository;
 use crate::workloads::search::driver::{
@@ -63,8 +64,8 @@ pub(in crate::cli) async fn gc(args: TreeGcArgs, printer: &Printer) -> Result<Ex
     }
     let host = HostPaths::for_process(&state_dir).map_err(LaunchError::Program)?;
     let mut providers = Vec::new();
-    for descriptor in descriptor::built_descriptors() {
-        providers.push(provider(descriptor.kind, &host, &directory.layout().sandboxes())?);
+    for built in providers::built() {
+        providers.push(provider(built.kind, &host, &directory.layout().sandboxes())?);
     }
     let providers = answering(providers).await;
     reap(&providers, &HostOwners::new(Owner::current(run_dir))).await;

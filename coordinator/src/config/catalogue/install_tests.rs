@@ -4,10 +4,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-use rollout_protocol::spec::agent::AgentKind;
-use rollout_worker::agents::{
+use rollout_gateway::agents::{
     INSTALL_CODES, INSTALL_PACKAGE_MISSING, INSTALL_UNSUPPORTED, has_install_codes,
 };
+use rollout_protocol::spec::agent::AgentKind;
 
 use super::{AgentCatalogue, AgentChoices, AgentEntry};
 

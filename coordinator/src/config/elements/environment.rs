@@ -232,7 +232,7 @@ pub(crate) fn provider(field: &Field<'_>) -> Option<ProviderKind> {
     }
     let found = descriptor::by_name(&word);
     if found.is_none() {
-        let known: Vec<_> = descriptor::public_descriptors().map(|found| found.name).collect();
+        let known: Vec<_> = descriptor::all().map(|found| found.name).collect();
         field.reject_unknown(&word, &known);
     }
     found.map(|found| found.kind)
@@ -414,7 +414,7 @@ mod tests {
 
     #[test]
     fn provider_settings_are_all_declared_as_config_keys() {
-        for found in descriptor::public_descriptors() {
+        for found in descriptor::all() {
             for ProviderSetting { key, .. } in found.settings {
                 assert!(
                     KeyTableEntry::find(ProviderKeys::ALL, key).is_some(),

@@ -8,16 +8,17 @@ use std::time::Duration;
 use rollout_base::secrets::TrialVariables;
 use rollout_engine::RunError;
 use rollout_environment::Provider;
-use rollout_environment::descriptor::{self, ProviderPaths};
+use rollout_environment::descriptor::ProviderPaths;
+use rollout_gateway::ModelGateway;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_store::BlobStore;
 use rollout_worker::disk::{DiskUse, DiskWatch};
 use rollout_worker::executor::{ExecutionServices, TaskFiles};
-use rollout_worker::gateway::ModelGateway;
 use rollout_worker::service::LocalRunner;
 use rollout_worker::work::eval::Repositories;
 
 use super::HostPaths;
+use crate::providers;
 
 /// Creates a provider; its sandboxes, if it has any, are in `sandboxes`.
 ///
@@ -35,8 +36,8 @@ pub fn provider(
         kubernetes_config: host.operator.kubernetes_config.as_deref(),
         ca_bundle: host.operator.ca_bundle.as_ref(),
     };
-    let make = descriptor::for_kind(kind).make.ok_or(RunError::NotBuilt(kind))?;
-    Ok(make(&paths))
+    let built = providers::for_kind(kind).ok_or(RunError::NotBuilt(kind))?;
+    Ok((built.make)(&paths))
 }
 
 /// How long the service of a provider may take to answer before a run starts.
@@ -97,7 +98,7 @@ fn disks(
 fn model_gateway() -> Option<Arc<dyn ModelGateway>> {
     #[cfg(feature = "gateway")]
     let gateway: Option<Arc<dyn ModelGateway>> =
-        Some(Arc::new(rollout_worker::gateway::proxy::Gateway::new()));
+        Some(Arc::new(rollout_gateway::proxy::Gateway::new()));
     #[cfg(not(feature = "gateway"))]
     let gateway = None;
     gateway

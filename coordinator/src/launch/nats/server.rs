@@ -8,7 +8,7 @@ use rollout_base::supervise::{self, Task};
 use rollout_engine::RunEntry;
 use rollout_engine::core::RemoteTimeouts;
 use rollout_engine::journal::RunLayout;
-use rollout_environment::{Owner, descriptor};
+use rollout_environment::Owner;
 use rollout_protocol::limits;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer::SizeClass;
@@ -25,6 +25,7 @@ use crate::launch::LaunchError;
 use crate::launch::embedded::FinishedSession;
 use crate::launch::host::{HostPaths, StateDir, answering, provider, reap, recover_dead_workers};
 use crate::launch::session::JobSession;
+use crate::providers;
 use crate::workloads::job::JobLanes;
 
 /// A server and a pool of its workers.
@@ -197,11 +198,11 @@ fn spawn_recovery(
     let state_dir = of_user.unwrap_or_else(|| StateDir::new(fallback_dir));
     let host = HostPaths::for_process(state_dir.root()).map_err(LaunchError::Program)?;
     let mut providers = Vec::new();
-    for descriptor in descriptor::built_descriptors() {
-        let of_host = provider(descriptor.kind, &host, &state_dir.sandboxes())?;
+    for built in providers::built() {
+        let of_host = provider(built.kind, &host, &state_dir.sandboxes())?;
         // Environments in a service are the same, wherever sandboxes are.
         if of_host.dependency().is_none() {
-            providers.push(provider(descriptor.kind, &host, &layout.sandboxes())?);
+            providers.push(provider(built.kind, &host, &layout.sandboxes())?);
         }
         providers.push(of_host);
     }

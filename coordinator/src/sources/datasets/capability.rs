@@ -22,6 +22,7 @@ use crate::config::{
     ConfigError, Demand, DemandKind, Diagnostics, ErrorKind, Job, SourceLocation, TaskFile,
     trajectory_file,
 };
+use crate::providers;
 
 /// Demands named in the error of a trial; the others are only counted.
 const MAX_NAMED_DEMANDS: usize = 5;
@@ -122,7 +123,7 @@ pub(super) fn check(task: &CapabilityCheck<'_>, problems: &mut Diagnostics) -> U
     for at in services(task) {
         match descriptor.capabilities.services {
             CapabilitySupport::No(why) => refuse_services(&at, descriptor, why, &mut found.always),
-            CapabilitySupport::Yes => check_services(&at, descriptor, &mut found.always),
+            CapabilitySupport::Yes => check_services(&at, provider.kind(), &mut found.always),
         }
     }
     if !descriptor.capabilities.images.is_supported() && !provider.ignores_dockerfile() {
@@ -147,10 +148,11 @@ fn services(task: &CapabilityCheck<'_>) -> impl Iterator<Item = (PathBuf, String
 /// cannot decide, the worker refuses the trials.
 fn check_services(
     (dir, file): &(PathBuf, String),
-    descriptor: &ProviderDescriptor,
+    provider: ProviderKind,
     found: &mut Vec<ConfigError>,
 ) {
-    let Some(check) = descriptor.check_services else { return };
+    let built = providers::for_kind(provider);
+    let Some(check) = built.and_then(|built| built.check_services) else { return };
     let Err(failure) = check(&ComposeFile::of_task(dir, file)) else { return };
     let location = SourceLocation { key: String::new(), line: None };
     let (kind, expected) = match failure.kind {
@@ -321,7 +323,8 @@ fn check_instructions(
     problems: &mut Diagnostics,
 ) {
     let descriptor = task.descriptor();
-    let Some(check) = descriptor.check_dockerfile else { return };
+    let built = providers::for_kind(descriptor.kind);
+    let Some(check) = built.and_then(|built| built.check_dockerfile) else { return };
     let Some(text) = crate::config::read_task_text(task.dir, path, problems) else { return };
     let file = &task.dir.join(path);
     for unsupported in check(&text) {

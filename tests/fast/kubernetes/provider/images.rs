@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use data_encoding::BASE64;
 use rollout_base::supervise::{self, Task};
-use rollout_environment::kubernetes::BuilderOptions;
 use rollout_environment::{BuildProxies, FailureKind, ImageRequest};
+use rollout_kubernetes::BuilderOptions;
 use rollout_protocol::digest::Digest;
 use rollout_tests::kube::RequestFault;
 use rollout_tests::wait;

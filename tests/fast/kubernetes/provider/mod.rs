@@ -17,12 +17,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rollout_environment::kubernetes::{
-    KubernetesOptions, KubernetesProvider, NetworkEnforcement, OptionsSource,
-};
 use rollout_environment::{
     CaBundle, CreateRequest, Environment, EnvironmentLabels, EnvironmentPurpose, ExecCommand,
     Failure, Image, ImageSource, OutputSink, OutputStream, Owner, Provider as _, ProxyKey,
+};
+use rollout_kubernetes::{
+    KubernetesOptions, KubernetesProvider, NetworkEnforcement, OptionsSource,
 };
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::spec::environment::{KubernetesSettings, ProviderSpec};

@@ -16,7 +16,7 @@ mod images;
 mod parse;
 mod rules;
 mod stages;
-pub(super) mod words;
+pub mod words;
 
 pub use self::ca_bundle::{CA_BUNDLE_SECRET, with_ca_bundle, without_ca_bundle};
 pub use self::fetches::{
@@ -29,7 +29,7 @@ pub use self::parse::{Dockerfile, DockerfileInstruction, DockerfileProblem};
 pub use self::stages::in_every_stage;
 
 /// The arguments of an instruction that are written as a JSON list.
-pub(super) fn json_list(text: &str) -> Option<Vec<String>> {
+pub fn json_list(text: &str) -> Option<Vec<String>> {
     text.starts_with('[').then(|| serde_json::from_str(text).ok()).flatten()
 }
 

@@ -7,13 +7,13 @@ const MAX_NESTING: usize = 16;
 const MAX_EXPANDED_BYTES: usize = 128 * 1024;
 
 /// Source of variable values.
-pub(in super::super) trait VariableLookup {
+pub trait VariableLookup {
     /// The value of a variable that is set.
     fn get(&self, name: &str) -> Option<&str>;
 }
 
 /// Splits at blanks that are neither quoted nor escaped. Quotes and escapes stay in the words.
-pub(in super::super) fn split(text: &str, escape: char) -> Vec<String> {
+pub fn split(text: &str, escape: char) -> Vec<String> {
     split_words(text, escape, false)
 }
 
@@ -59,11 +59,7 @@ fn split_words(text: &str, escape: char, has_heredocs: bool) -> Vec<String> {
 ///
 /// # Errors
 /// A message about the part that is not supported or not closed.
-pub(in super::super) fn expand(
-    word: &str,
-    escape: char,
-    variables: &impl VariableLookup,
-) -> Result<String, String> {
+pub fn expand(word: &str, escape: char, variables: &impl VariableLookup) -> Result<String, String> {
     let mut expansion = WordExpansion { escape, variables };
     expansion.run(&mut word.chars().peekable(), None, 0)
 }

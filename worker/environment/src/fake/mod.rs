@@ -53,13 +53,14 @@ use self::environment::FakeEnvironment;
 pub use self::faults::{FakeCall, FakeFault, FaultEffect, FaultTrigger};
 pub use self::files::{FileNode, FileTree};
 
-use super::descriptor::{
-    CapabilitySupport, DOCKER_SETTINGS, HarborName, ProviderCapabilities, ProviderDescriptor,
-};
+use super::descriptor;
 use super::{
     ByteStream, CaBundle, CreateRequest, DeadOwners, Environment, Failure, FailureKind,
     HostProxies, Image, ImageRequest, ImageSource, OwnHealthcheck, Owner, Provider, ReapReport,
 };
+
+/// The kind of provider that it stands in for, unless a test names another.
+const KIND: ProviderKind = ProviderKind::Docker;
 
 /// Working directory of the fake's environments.
 pub const WORKDIR: &str = "/app";
@@ -124,27 +125,6 @@ enum FakeLifecycle {
     Gone,
 }
 
-/// Descriptor that stands in for the Docker provider's. Files and options cannot name it.
-pub static DESCRIPTOR: ProviderDescriptor = ProviderDescriptor {
-    kind: ProviderKind::Docker,
-    name: "scripted",
-    is_public: false,
-    harbor: HarborName::Class("rollout:Scripted"),
-    settings: DOCKER_SETTINGS,
-    capabilities: ProviderCapabilities {
-        images: CapabilitySupport::Yes,
-        users: CapabilitySupport::Yes,
-        phase_networks: CapabilitySupport::Yes,
-        allowlists: CapabilitySupport::Yes,
-        gpus: CapabilitySupport::Yes,
-        services: CapabilitySupport::Yes,
-        compose_overlays: CapabilitySupport::Yes,
-    },
-    make: Some(|_| Arc::new(FakeProvider::default())),
-    check_services: None,
-    check_dockerfile: None,
-};
-
 impl fmt::Debug for FakeState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FakeState").field("calls", &self.calls).finish_non_exhaustive()
@@ -153,7 +133,7 @@ impl fmt::Debug for FakeState {
 
 impl Default for FakeProvider {
     fn default() -> Self {
-        Self::new(DESCRIPTOR.kind)
+        Self::new(KIND)
     }
 }
 
@@ -197,7 +177,7 @@ impl FakeProvider {
 
     /// Settings that name this provider.
     pub fn settings() -> ProviderSpec {
-        DESCRIPTOR.default_spec()
+        descriptor::for_kind(KIND).default_spec()
     }
 
     /// Adds a file to the image of every environment.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rollout_base::secrets::Redactor;
 use rollout_environment::{Failure, FailureKind as Kind, with_words};
+use rollout_gateway::agents::{INSTALL_PACKAGE_MISSING, INSTALL_UNSUPPORTED};
 use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
 };
@@ -12,7 +13,6 @@ use super::{
     BUG, ErrorReason, INFRASTRUCTURE, UNSUPPORTED, environment_lost_reason, placement_reason,
     trial_error,
 };
-use crate::agents::{INSTALL_PACKAGE_MISSING, INSTALL_UNSUPPORTED};
 use crate::executor::files::FilesError;
 
 /// The stage of a script: it decides the types and the class of its errors.
@@ -20,7 +20,7 @@ use crate::executor::files::FilesError;
 pub(crate) enum ScriptStage {
     /// A step's own setup.
     Prepare,
-    /// `has_codes`: the script ends with the codes of [`crate::agents`] for their reasons.
+    /// `has_codes`: the script ends with the codes of [`rollout_gateway::agents`] for their reasons.
     Install {
         has_codes: bool,
     },

@@ -5,6 +5,7 @@ use std::time::Duration;
 use rollout_base::secrets::Redactor;
 use rollout_base::shortage::Shortage;
 use rollout_environment::{Failure, FailureKind as Kind};
+use rollout_gateway::GatewayError;
 use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
 };
@@ -16,7 +17,6 @@ use super::{
 };
 use crate::executor::environment::CreationFailure;
 use crate::executor::files::FilesError;
-use crate::gateway::GatewayError;
 
 /// Why an environment could not be set up.
 #[derive(Debug)]

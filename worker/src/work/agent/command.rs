@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rollout_base::secrets::Redactor;
 use rollout_environment::{Environment, Upload, proxies};
+use rollout_gateway::agents::{self, INSTRUCTION_VARIABLE};
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
@@ -18,7 +19,6 @@ use rollout_protocol::spec::prompt;
 
 use super::install::constants;
 use super::{CallsRequest, KeptSession, ModelCalls, ScriptEnv, ScriptWork, ShellAgent, ToldLimits};
-use crate::agents::{self, INSTRUCTION_VARIABLE};
 use crate::executor::errors::SetupError;
 use crate::executor::{ExecutionContext, ExecutionServices};
 

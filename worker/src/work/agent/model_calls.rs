@@ -9,6 +9,9 @@ use rollout_base::dependency::Dependency;
 use rollout_base::secrets::Redactor;
 use rollout_base::supervise;
 use rollout_environment::ListenerRoute;
+use rollout_gateway::{
+    CallFailure, SessionFiles, TrajectoryAgent, TryCalls, TryGateway, TryRequest, Upstream,
+};
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::dependency::Dependency as Kind;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
@@ -22,9 +25,6 @@ use tokio::time::Instant;
 use super::ScriptEnv;
 use crate::executor::errors::SetupError;
 use crate::executor::{ExecutionContext, ExecutionServices, PhaseSink, RecordFile};
-use crate::gateway::{
-    CallFailure, SessionFiles, TrajectoryAgent, TryCalls, TryGateway, TryRequest, Upstream,
-};
 
 /// Directory of the records, below the directory of the execution or its command.
 pub(in crate::work) const CALLS_DIRECTORY: &str = "gateway";

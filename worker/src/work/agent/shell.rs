@@ -7,17 +7,17 @@ use std::time::Duration;
 use rollout_environment::{
     CommandExit, Environment, ExecCommand, Failure, OutputSink, OutputStream,
 };
+use rollout_gateway::agents::{
+    self, BoundedOutput, INSTRUCTION_VARIABLE, PriorConversation, SKILLS_VARIABLE, ShellCommand,
+    ShellRequest, ShellSession, ShellStep,
+};
+use rollout_gateway::{GatewayReply, TryGateway};
 use rollout_protocol::spec::agent::{AgentKind, AgentSpec, ShellSpec};
 use rollout_protocol::spec::gateway::{GatewaySpec, ModelDialect};
 use tokio::sync::watch;
 
 use super::ScriptEnv;
-use crate::agents::{
-    self, BoundedOutput, INSTRUCTION_VARIABLE, PriorConversation, SKILLS_VARIABLE, ShellCommand,
-    ShellRequest, ShellSession, ShellStep,
-};
 use crate::executor;
-use crate::gateway::{GatewayReply, TryGateway};
 
 /// Largest instruction with the texts that a job adds, bytes.
 const INSTRUCTION_BYTES: usize = 1280 * 1024;

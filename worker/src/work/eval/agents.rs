@@ -3,6 +3,7 @@
 use std::future::pending;
 
 use rollout_environment::{BuildProxies, Image, Provider};
+use rollout_gateway::CallFailure;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::eval::{CommandAgent, EvalCommand, EvalStage};
@@ -14,7 +15,6 @@ use super::run::EvalRun;
 use super::variables::{self, IDEA, LOGS, REPOSITORY};
 use crate::executor::errors::{ScriptError, ScriptStage};
 use crate::executor::{COPY_LIMIT, NormalExit, PhaseInterrupt, ScriptLimit, with_timeout};
-use crate::gateway::CallFailure;
 use crate::work::agent::command::{self, CommandCalls, InstallScript, PromptValues};
 use crate::work::agent::{
     AgentInstallation, CALLS_DIRECTORY, PlannedScript, ScriptWork, blame_server, install_in_image,

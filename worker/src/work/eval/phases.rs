@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rollout_base::dependency::Dependency;
 use rollout_environment::{Failure, Upload};
+use rollout_gateway::agents;
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::phase::Phase;
@@ -21,7 +22,6 @@ use super::checkout::Checkout;
 use super::failure;
 use super::run::EvalRun;
 use super::variables::{self, REPOSITORY};
-use crate::agents;
 use crate::executor::errors::{self, ScriptError};
 use crate::executor::{
     self, COPY_LIMIT, Capture, NormalExit, PhaseInterrupt, ScriptEnd, ScriptLimit, cost,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rollout_gateway::CallFailure;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{
     CheckoutChanges, CommandRecord, EnvironmentRecord, EvalEnd, EvalRecord, GatewaySummary,
@@ -22,7 +23,6 @@ use crate::executor::{
     self, AttemptState, BuildLog, Capture, ExecutionServices, Finished, PhaseInterrupt, RecordFile,
     WorkRecipe,
 };
-use crate::gateway::CallFailure;
 use crate::work::agent::ModelCalls;
 use crate::work::agent::command::InstallScript;
 

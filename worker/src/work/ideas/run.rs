@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_environment::Failure;
+use rollout_gateway::CallFailure;
+use rollout_gateway::agents;
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::phase::Phase;
@@ -15,13 +17,11 @@ use rollout_protocol::spec::timeout::seconds;
 use super::IdeasContext;
 use super::record;
 use super::variables::{self, IdeasVariables, REPOSITORY, SCRIPT};
-use crate::agents;
 use crate::executor::errors::{self, ScriptError};
 use crate::executor::{
     self, AttemptState, BuildLog, Capture, CleanArchive, ExecutionServices, Finished, NormalExit,
     PhaseInterrupt, ScriptEnd, ScriptLimit, ScriptRun, WorkRecipe, cost, wait_for_stop,
 };
-use crate::gateway::CallFailure;
 use crate::work::agent::{self, ModelCalls, PlannedScript};
 use crate::work::eval::{CheckoutSlot, Repositories, failure};
 

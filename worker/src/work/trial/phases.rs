@@ -6,6 +6,7 @@ use rollout_environment::proxies;
 use rollout_environment::{
     BuildProxies, CommandExit, EnvironmentPurpose, Image, ImageSource, Provider,
 };
+use rollout_gateway::agents::{self, AgentPlan};
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::{ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
@@ -15,7 +16,6 @@ use rollout_protocol::spec::timeout::seconds;
 use super::run::TrialRun;
 use super::setup::PreparedEnvironment;
 use super::{setup, variables};
-use crate::agents::{self, AgentPlan};
 use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
 use crate::executor::{Capture, ManagedEnvironment, NormalExit, PhaseInterrupt, RequestedImage};
 use crate::work::agent::{

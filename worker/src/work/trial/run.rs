@@ -1,6 +1,7 @@
 //! One execution of a trial.
 
 use rollout_environment::Failure;
+use rollout_gateway::agents::AgentPlan;
 use rollout_protocol::error::{ErrorClass, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{EnvironmentRecord, FormatDoubt, HarnessRecord, TrialRecord};
@@ -14,7 +15,6 @@ use super::rewards::RewardFiles;
 use super::score::VerifierScore;
 use super::step::StepRun;
 use super::{TrialContext, preserve, setup, variables};
-use crate::agents::AgentPlan;
 use crate::executor::{
     self, AttemptState, CleanArchive, EnvironmentFault, ExecutionServices, Finished,
     ManagedEnvironment, PhaseInterrupt, RecordFile, TaskPart, WorkRecipe, errors, wait_for_stop,

@@ -9,6 +9,7 @@ use rollout_environment::{
     ComposeFile, CreateRequest, Environment, EnvironmentPurpose, Failure, Image, ImageSource,
     Provider, Upload,
 };
+use rollout_gateway::agents::{self, AgentPlan, MCP_FILE, PriorConversation};
 use rollout_protocol::error::TrialError;
 use rollout_protocol::limits;
 use rollout_protocol::spec::agent::{AgentKind, TaskFeature};
@@ -19,7 +20,6 @@ use rollout_protocol::spec::task::{
 use super::artifacts::ARTIFACTS_DIR;
 use super::failure;
 use super::{TrialContext, variables};
-use crate::agents::{self, AgentPlan, MCP_FILE, PriorConversation};
 use crate::executor::errors::SetupError;
 use crate::executor::{COPY_LIMIT, ExecutionServices, Sidecar, TaskFiles, TaskPart, with_timeout};
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use rollout_base::supervise;
+use rollout_gateway::agents::{AgentWork, PriorConversation};
 use rollout_protocol::error::{ErrorClass, ErrorCode, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{HarnessRecord, StepRecord};
@@ -20,7 +21,6 @@ use super::rewards::RewardFiles;
 use super::run::TrialRun;
 use super::score::VerifierScore;
 use super::{TrialContext, variables, verify};
-use crate::agents::{AgentWork, PriorConversation};
 use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
 use crate::executor::{self, CleanArchive, FileRole, PhaseInterrupt, RecordFile};
 use crate::work::agent::{ScriptFailure, ScriptWork, ShellAgent, run_agent_script};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use rollout_environment::{ExecCommand, Upload, with_words};
+use rollout_gateway::agents::{self, bash, shell};
 use rollout_protocol::error::{ErrorClass, TrialError};
 use rollout_protocol::spec::task::{CollectHook, StepSpec};
 use rollout_protocol::spec::timeout::seconds;
@@ -14,7 +15,6 @@ use super::failure;
 use super::outputs::step_prefix;
 use super::run::TrialRun;
 use super::setup;
-use crate::agents::{self, bash, shell};
 use crate::executor::errors::{ScriptError, ScriptStage, SetupError};
 use crate::executor::{
     self, COPY_LIMIT, EnvironmentFault, FilesError, NormalExit, PhaseInterrupt, ScriptEnd,

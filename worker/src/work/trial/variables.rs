@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use rollout_base::secrets::{Redactor, TrialVariables};
 use rollout_environment::proxies;
+use rollout_gateway::agents::{
+    INSTRUCTION_VARIABLE, MCP_FILE, MCP_VARIABLE, SKILLS_DIR, SKILLS_VARIABLE, harness_variables,
+};
 use rollout_protocol::spec::agent::AgentKind;
 use rollout_protocol::spec::gateway::{GatewaySpec, declared_secrets};
 use rollout_protocol::spec::task::{StepSpec, TaskEnvironment};
 use rollout_protocol::template::{Template, UnsetVariable};
 
 use super::TrialContext;
-use crate::agents::{
-    INSTRUCTION_VARIABLE, MCP_FILE, MCP_VARIABLE, SKILLS_DIR, SKILLS_VARIABLE, harness_variables,
-};
 use crate::executor::ExecutionServices;
 use crate::work::agent::ScriptEnv;
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use rollout_environment::{CommandExit, Environment, Upload};
+use rollout_gateway::agents::bash;
 use rollout_protocol::spec::task::{StepSpec, TestExit};
 use rollout_protocol::spec::timeout::seconds;
 
 use super::TrialContext;
 use super::setup;
-use crate::agents::bash;
 use crate::executor::errors::ScriptError;
 use crate::executor::{COPY_LIMIT, Capture, NormalExit, TaskFiles, with_timeout};
 use crate::verifier::{TEST_SCRIPT, TESTS_DIR, fresh_logs};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rollout_base::secrets::Redactor;
 use rollout_environment::{EnvironmentPurpose, Image, ImageSource};
+use rollout_gateway::agents::AgentPlan;
 use rollout_protocol::error::{ErrorClass, ErrorCode, TrialError};
 use rollout_protocol::spec::task::{CollectHook, NetworkPolicy};
 
@@ -12,7 +13,6 @@ use super::super::score::VerifierScore;
 use super::super::testing::TrialFixture;
 use super::super::{failure, setup};
 use super::error_summary;
-use crate::agents::AgentPlan;
 use crate::executor::errors::{ScriptError, ScriptStage, SetupError};
 
 /// Errors that commands lead to outside of scripts of the agent and the verifier, and those of both.
@@ -113,7 +113,6 @@ async fn full_reward_beside_a_failed_hook_counts_unless_its_environment_was_remo
     }
 }
 
-#[cfg(feature = "gateway")]
 #[tokio::test]
 async fn full_reward_beside_a_hook_that_fails_without_its_proxy_does_not_count() {
     for (proxy_fails, expected) in [(false, None), (true, Some(ErrorCode::PROVIDER_ERROR))] {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use rollout_base::secrets::TrialVariables;
 use rollout_environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use rollout_environment::{FailureKind, ImageSource};
+use rollout_gateway::agents;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::ItemOutcome;
@@ -18,7 +19,6 @@ use super::super::testing::TrialFixture;
 use super::{
     error, error_summary, is_bare, log_names, logs, output, outputs, run, secondary_codes, verdict,
 };
-use crate::agents;
 use crate::executor::RequestedImage;
 
 #[tokio::test]
