@@ -71,11 +71,8 @@ struct StoredPayload {
     at: Timestamp,
     #[serde(default)]
     synced: bool,
-    #[serde(default)]
     record: Option<JournalRecord>,
-    #[serde(default)]
     report: Option<ShortReport<'static>>,
-    #[serde(default)]
     completed: Option<ShortCompletions>,
 }
 
@@ -87,7 +84,7 @@ impl TryFrom<StoredPayload> for DecodedRecord {
         let record = match (record, report, completed) {
             (Some(record), None, None) => record,
             (None, Some(report), None) => report.into_record()?,
-            (None, None, Some(completed)) => completed.into_record(),
+            (None, None, Some(completed)) => completed.into_record()?,
             _ => return Err("it has no record, or several"),
         };
         Ok(Self { at, synced, record })
@@ -110,7 +107,7 @@ pub(super) fn encode(
     encode_as(RecordForm::Full, buffer, at, synced, record)
 }
 
-/// The same in a form.
+/// Appends the frame of a record in a form to `buffer`; `synced` if it begins a batch.
 ///
 /// # Errors
 /// As [`encode`].

@@ -143,6 +143,31 @@ fn record_reads_back_the_same_in_both_forms() {
 }
 
 #[test]
+fn short_record_without_one_meaning_is_refused() {
+    let value = |record: &JournalRecord| -> serde_json::Value {
+        let frame = encoded(RecordForm::Short, record);
+        serde_json::from_slice(&frame[FRAME_HEADER_BYTES..]).expect("a document")
+    };
+    let whole = value(&completed());
+    let [mut fewer, mut moved, mut several, mut none] = [(); 4].map(|()| whole.clone());
+    let records = whole["completed"]["k"].as_array().expect("a list");
+    fewer["completed"]["k"] = records[1..].to_vec().into();
+    moved["completed"]["k"] = records.iter().rev().cloned().collect();
+    several["report"] = value(&reported(ReportBody::Started))["report"].clone();
+    none.as_object_mut().expect("an object").remove("completed");
+    assert!(serde_json::from_value::<DecodedRecord>(whole).is_ok());
+    for (changed, reason) in [
+        (fewer, "differ in number"),
+        (moved, "the record of no execution"),
+        (several, "or several"),
+        (none, "no record"),
+    ] {
+        let refused = serde_json::from_value::<DecodedRecord>(changed).expect_err(reason);
+        assert!(refused.to_string().contains(reason), "{refused}");
+    }
+}
+
+#[test]
 fn short_records_of_a_sample_take_two_thirds() {
     let completions = vec![completion(Some(BlobRef::for_bytes(b"record", MediaType::Json)))];
     let completed = JournalRecord::Farm(Box::new(FarmRecord::Completed { completions }));
