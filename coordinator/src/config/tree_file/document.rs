@@ -92,7 +92,19 @@ pub fn differences(before: &Value, now: &Value) -> Vec<String> {
     for key in keys.into_iter().filter(|key| !MUTABLE_KEYS.contains(&key.as_str())) {
         compare(key, before.get(key), now.get(key), &mut lines);
     }
+    // A key that may change can give the sweep an environment of its own, without the files and the
+    // programs that `implement` left in the shared one.
+    if lines.is_empty() && shares_environment(before) != shares_environment(now) {
+        let key = "commands.sweep.environment";
+        lines.push(format!("{key}: whether it is that of `implement` has changed"));
+    }
     lines
+}
+
+/// Whether the sweep of the search in this document runs in the environment of `implement`.
+fn shares_environment(document: &Map<String, Value>) -> bool {
+    let environment = |command: &str| document.get("commands")?.get(command)?.get("environment");
+    environment("sweep") == environment("implement")
 }
 
 fn compare(key: &str, before: Option<&Value>, now: Option<&Value>, lines: &mut Vec<String>) {

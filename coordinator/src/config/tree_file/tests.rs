@@ -280,6 +280,14 @@ fn search_start_grace_is_read_bounded_and_may_change() {
     without["tree_run_id"] = document["tree_run_id"].clone();
     assert_ne!(without, document);
     assert_eq!(differences(&document, &without), [""; 0]);
+    // The sweep alone would leave the environment that it shares.
+    let own = "sweep: {run: sweep.sh, environment: {type: process, start_grace_sec: 2}}";
+    let mut apart =
+        tree_document(&read_valid(&MINIMAL_TREE.replace("sweep: {run: sweep.sh}", own)));
+    apart["tree_run_id"] = without["tree_run_id"].clone();
+    let line = "commands.sweep.environment: whether it is that of `implement` has changed";
+    assert_eq!(differences(&without, &apart), [line]);
+    assert_eq!(differences(&apart, &without), [line]);
     for figure in ["-1", "3601"] {
         let text = with(&format!(", start_grace_sec: {figure}"));
         let (_, faults) = read(&text, TreeOverrides::default());
