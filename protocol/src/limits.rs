@@ -71,12 +71,12 @@ pub const GROUP_ID_BYTES: usize = 128;
 /// are tasks.
 pub const GROUP_REQUEST_BYTES: usize = 256 * 1024;
 
-/// Largest request for a group times its samples, bytes: the record of each sample repeats the
-/// metadata. The largest request may have 64 samples.
+/// Largest request for a group times its samples, bytes: answers repeat the metadata for each
+/// sample. The largest request may have 64 samples.
 pub const GROUP_SAMPLES_BYTES: usize = 64 * GROUP_REQUEST_BYTES;
 
-/// Bytes that a farm needs for the groups that it holds, with their samples and the metadata of each:
-/// the journal and a compaction repeat it. 65,536 samples may have about 7 KiB each.
+/// Bytes that a farm needs for the groups that it holds, with their samples and the metadata of each,
+/// which answers repeat. 65,536 samples may have about 7 KiB each.
 pub const FARM_HELD_BYTES: u64 = 512 * 1024 * 1024;
 
 /// The same for all farms of a server.

@@ -31,7 +31,8 @@ async fn journal_has_short_reports_and_the_metadata_of_a_group_once() {
     assert!(completions.iter().all(|one| one.metadata["prompt"] == *prompt));
     assert_eq!(farm.close().await.pending, 0);
     let text = segment(&fixture.run_dir(), 1);
-    assert_eq!(text.matches(SHORT).count(), 8);
+    // A start is reported, too, if the sample runs for longer than a second.
+    assert!(text.matches(SHORT).count() >= 8);
     assert!(!text.contains(FULL));
     assert_eq!(text.matches(&prompt).count(), 1);
     // The full form, with the metadata of each sample, takes more.

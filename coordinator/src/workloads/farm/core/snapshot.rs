@@ -13,6 +13,9 @@ use super::queue::SampleQueue;
 /// Completions or ids in one record: bounds the memory of a reader.
 const ENTRIES_PER_RECORD: usize = 4096;
 
+/// Completions with metadata of their own in one record: each may have as much as the largest request.
+const LARGE_COMPLETIONS_PER_RECORD: usize = 64;
+
 /// Bytes that the id of a former group takes in a snapshot, about.
 const ID_BYTES: u64 = 128;
 
@@ -56,16 +59,18 @@ impl FarmCore {
 
     /// The completions in records that are bounded by their number.
     fn snapshot_completions(&self) -> Vec<FarmRecord> {
-        let mut records = Vec::new();
-        let mut left = self.completions.values().map(|one| self.unshared(one)).peekable();
-        while left.peek().is_some() {
-            let completions = left.by_ref().take(ENTRIES_PER_RECORD).collect();
-            records.push(FarmRecord::SnapshotCompletions { completions });
-        }
-        records
+        let completions: Vec<_> = self.completions.values().map(|one| self.unshared(one)).collect();
+        let is_small = |one: &Completion| one.metadata.is_empty();
+        let alike = completions.chunk_by(|one, next| is_small(one) == is_small(next));
+        let records = alike.flat_map(|run| match run.first().is_some_and(is_small) {
+            true => run.chunks(ENTRIES_PER_RECORD),
+            false => run.chunks(LARGE_COMPLETIONS_PER_RECORD),
+        });
+        records.map(|part| FarmRecord::SnapshotCompletions { completions: part.to_vec() }).collect()
     }
 
-    /// A completion without the metadata that the record of its group has.
+    /// A completion without the metadata that the record of its group has. It keeps that of a group
+    /// which a repaired journal has lost.
     fn unshared(&self, completion: &Completion) -> Completion {
         let mut recorded = completion.clone();
         if self.groups.contains_key(&recorded.sample.group) {

@@ -125,13 +125,13 @@ fn group_of_an_earlier_version_with_much_metadata_ends_in_one_short_record() {
     farm.core.apply(farm.now(), &record, &mut Vec::new());
     farm.journal.push((farm.now(), record));
     assert_eq!(farm.cancel("g").samples, 400);
-    let ends: Vec<_> = farm
+    let lengths: Vec<_> = farm
         .journal
         .iter()
         .filter(|(_, record)| matches!(record, FarmRecord::Completed { .. }))
         .map(|(_, record)| serde_json::to_string(record).expect("JSON").len())
         .collect();
-    assert!(ends.len() == 1 && ends[0] < 400 * 400, "{ends:?}");
+    assert!(lengths.len() == 1 && lengths[0] < 400 * 400, "{lengths:?}");
     assert!(farm.shown.iter().all(|one| one.metadata.contains_key("prompt")));
     farm.restart();
     assert_eq!(farm.last_end(), Some(GroupEnd::Cancelled));
