@@ -39,7 +39,7 @@ fn remove_if_file(entry: &std::fs::DirEntry) -> std::io::Result<()> {
 /// # Errors
 /// [`RunError::File`].
 pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RunError> {
-    write_line(path, serde_json::to_vec_pretty(value))
+    write_encoded(path, serde_json::to_vec_pretty(value))
 }
 
 /// The same without blanks, for documents that only programs read.
@@ -47,10 +47,10 @@ pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RunError> 
 /// # Errors
 /// [`RunError::File`].
 pub fn write_dense_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RunError> {
-    write_line(path, serde_json::to_vec(value))
+    write_encoded(path, serde_json::to_vec(value))
 }
 
-fn write_line(path: &Path, encoded: serde_json::Result<Vec<u8>>) -> Result<(), RunError> {
+fn write_encoded(path: &Path, encoded: serde_json::Result<Vec<u8>>) -> Result<(), RunError> {
     let mut bytes = encoded.map_err(|error| RunError::File {
         action: "encode",
         path: path.to_owned(),
