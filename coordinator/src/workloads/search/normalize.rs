@@ -18,7 +18,7 @@ const PATTERNS: &[(&str, &str)] = &[
     (r"\b\d{4}-\d{2}-\d{2}\b", "<time>"),
     // Thu Jan 31 10:20:30 2026, and times of day.
     (
-        r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? [A-Za-z0-9]{1,3} [A-Za-z0-9]{1,3} [\d: ]*\d\d:\d\d:\d\d(?: [A-Z]{3,4})?(?: \d{4})?",
+        r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? [A-Za-z0-9]{1,3} {1,2}[A-Za-z0-9]{1,3} [\d: ]*\d\d:\d\d:\d\d(?: [AP]M)?(?: [A-Z]{3,4})?(?: \d{4})?",
         "<time>",
     ),
     (r"\b\d{1,3}:\d{2}:\d{2}(?:[.,]\d+)?\b", "<time>"),
@@ -77,6 +77,9 @@ mod tests {
             ("2026-01-31 10:20:30,123 - x", "<time> - x"),
             ("[10:20:30] done", "[<time>] done"),
             ("Sat Jan 31 10:20:30 UTC 2026: no", "<time>: no"),
+            ("Tue Dec  1 02:30:40 UTC 2026: no", "<time>: no"),
+            ("Tue Dec  1 02:30:40 2026: no", "<time>: no"),
+            ("Tue Dec  1 02:30:40 AM UTC 2026: no", "<time>: no"),
             ("<f at 0x7f3a2b1c>", "<f at <id>>"),
             ("container 3f9a8b7c6d5e died", "container <id> died"),
             ("6a2f41a3-c54c-4a1b-8f0e-0123456789ab", "<id>"),
