@@ -12,6 +12,8 @@ use rollout_protocol::spec::task::{NetworkPolicy, TaskFormat};
 use super::env_file;
 use super::error::CliError;
 use super::output::Printer;
+use super::own_words;
+use crate::config::without_logins_of;
 use crate::events::sinks::terminal::Style;
 use crate::results::escape;
 use crate::sources::check::{self, CheckReport, CheckRequest, TaskExplanation, TaskReport};
@@ -75,7 +77,8 @@ pub(super) async fn run(args: CheckArgs, printer: &Printer) -> Result<ExitCode, 
     } else {
         render(&report, printer.out)
     };
-    printer.data(&text)?;
+    // A path that was meant as an address may have a login.
+    printer.data(&without_logins_of(&own_words(), &text))?;
     Ok(if report.n_errors() > 0 { ExitCode::Config } else { ExitCode::Success })
 }
 
