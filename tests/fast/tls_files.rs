@@ -9,9 +9,14 @@ use rollout_protocol::limits;
 
 /// Writes a certificate that ends with this year, and its key.
 fn write(directory: &Path, name: &str, end: i32) -> (PathBuf, PathBuf) {
+    write_valid(directory, name, (2000, end))
+}
+
+/// Writes a certificate that is valid between these years, and its key.
+fn write_valid(directory: &Path, name: &str, (begin, end): (i32, i32)) -> (PathBuf, PathBuf) {
     let key = KeyPair::generate().expect("a key");
     let mut parameters = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
-    parameters.not_before = rcgen::date_time_ymd(2000, 1, 1);
+    parameters.not_before = rcgen::date_time_ymd(begin, 1, 1);
     parameters.not_after = rcgen::date_time_ymd(end, 1, 1);
     let certificate = parameters.self_signed(&key).expect("a certificate");
     let path = |ending: &str| directory.join(format!("{name}.{ending}"));
@@ -48,6 +53,42 @@ fn faults_of_certificates_and_keys_name_their_file() {
         ),
     ] {
         assert!(refused.starts_with(start) && refused.ends_with(end), "{refused}");
+    }
+}
+
+#[test]
+fn certificate_whose_validity_ends_before_it_begins_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (name, years) in
+        [("past", (2010, 2001)), ("around", (4000, 2001)), ("future", (4010, 4000))]
+    {
+        let (certificate, key) = write_valid(directory.path(), name, years);
+        let refused = read_identity(&certificate, &key).map(drop).expect_err("refused").to_string();
+        assert!(refused.ends_with(".pem: its validity ends before it begins"), "{refused}");
+    }
+}
+
+#[test]
+fn device_pipe_and_large_file_are_refused_at_once() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (certificate, key) = write(directory.path(), "good", 4000);
+    let (pipe, large) = (directory.path().join("pipe"), directory.path().join("large"));
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    let kind = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, mode, 0).expect("a pipe");
+    let file = fs::File::create(&large).expect("a file");
+    file.set_len(limits::CA_BUNDLE_BYTES + 1).expect("large");
+    for other in [Path::new("/dev/zero"), pipe.as_path(), large.as_path()] {
+        let refused = [
+            check_authorities(other),
+            read_identity(other, &key).map(drop),
+            read_identity(&certificate, other).map(drop),
+            read_bundle(other).map(drop),
+        ];
+        for refused in refused {
+            let error = refused.expect_err("refused");
+            assert!(matches!(&error, TlsFileError::Pem { path, .. } if path == other), "{error}");
+        }
     }
 }
 

@@ -91,6 +91,10 @@ pub struct EvalRecord {
     /// The sweep's output directory as one clean archive, without the first path component.
     #[serde(default)]
     pub sweep_output: Option<LogsRecord>,
+    /// Variables whose values the results, the sweep's output or the commit hold and which look like
+    /// secrets. They are kept unchanged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub possible_secrets: Vec<String>,
 }
 
 impl EvalRecord {

@@ -17,7 +17,7 @@ pub enum Shortage {
 impl Shortage {
     /// The shortage that an error or one of its causes stands for.
     pub fn from_io_error(error: &io::Error) -> Option<Self> {
-        let itself = error.raw_os_error().map(Errno::from_raw_os_error).and_then(Self::from_errno);
+        let itself = Errno::from_io_error(error).and_then(Self::from_errno);
         let inner = || error.get_ref().and_then(|inner| Self::from_error(inner));
         itself.or_else(|| Self::from_error_kind(error.kind())).or_else(inner)
     }
@@ -44,6 +44,11 @@ impl Shortage {
             }
             _ => None,
         }
+    }
+
+    /// The same for a number of another process, which may be none of the system's.
+    pub fn from_number(number: i32) -> Option<Self> {
+        Self::from_io_error(&io::Error::from_raw_os_error(number))
     }
 
     /// The shortage that another program's output mentions.
@@ -102,6 +107,17 @@ mod tests {
             Some(Shortage::Disk)
         );
         assert_eq!(Shortage::from_io_error(&io::Error::other("words")), None);
+    }
+
+    #[test]
+    fn number_that_is_no_system_error_is_no_shortage() {
+        for number in [0, -1, i32::MIN, i32::MAX, 4096, 70_000] {
+            assert_eq!(Shortage::from_number(number), None, "{number}");
+            let wrapped = io::Error::other(io::Error::from_raw_os_error(number));
+            assert_eq!(Shortage::from_error(&wrapped), None, "{number}");
+        }
+        let files = Shortage::from_number(Errno::MFILE.raw_os_error());
+        assert_eq!(files, Some(Shortage::Host));
     }
 
     #[test]

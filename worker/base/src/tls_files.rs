@@ -63,6 +63,12 @@ pub enum TlsFileError {
         /// The end of its validity.
         at: Timestamp,
     },
+    /// The certificate has never been valid, and never is.
+    #[error("cannot use the certificate in {}: its validity ends before it begins", shown(path))]
+    NeverValid {
+        /// The file.
+        path: PathBuf,
+    },
     /// The certificate is for a later time than that of this host.
     #[error("cannot use the certificate in {}: it is not valid before {at}", shown(path))]
     NotValidYet {
@@ -114,8 +120,7 @@ pub fn check_authorities(path: &Path) -> Result<(), TlsFileError> {
 /// [`TlsFileError`].
 pub fn read_bundle(path: &Path) -> Result<Vec<u8>, TlsFileError> {
     let owned = || path.to_owned();
-    let text = regular_file::read(path, limits::CA_BUNDLE_BYTES).map_err(pem::Error::Io);
-    let text = text.map_err(pem_error(path, CERTIFICATE))?;
+    let text = read_file(path)?;
     if text.windows(KEY_END.len()).any(|part| part == KEY_END) {
         return Err(TlsFileError::HasKey { path: owned() });
     }
@@ -138,7 +143,8 @@ pub fn read_identity(
     key: &Path,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsFileError> {
     let chain = read_certificates(certificate)?;
-    let private = PrivateKeyDer::from_pem_file(key).map_err(pem_error(key, "private key"))?;
+    let private = PrivateKeyDer::from_pem_slice(&read_file(key)?);
+    let private = private.map_err(pem_error(key, "private key"))?;
     let provider = ring::default_provider();
     match CertifiedKey::from_der(chain.clone(), private.clone_key(), &provider) {
         Ok(_) => {}
@@ -160,12 +166,21 @@ pub fn read_identity(
 }
 
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
-    let found = CertificateDer::pem_file_iter(path).map_err(pem_error(path, CERTIFICATE))?;
-    let found = found.collect::<Result<Vec<_>, _>>().map_err(pem_error(path, CERTIFICATE))?;
+    let text = read_file(path)?;
+    let found = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
+    let found = found.map_err(pem_error(path, CERTIFICATE))?;
     if found.is_empty() {
         return Err(TlsFileError::Empty { path: path.to_owned(), what: CERTIFICATE });
     }
     Ok(found)
+}
+
+/// Reads a file. A device has no end, and a pipe may have no writer.
+fn read_file(path: &Path) -> Result<Vec<u8>, TlsFileError> {
+    regular_file::read(path, limits::CA_BUNDLE_BYTES).map_err(|source| TlsFileError::Pem {
+        path: path.to_owned(),
+        source: pem::Error::Io(source),
+    })
 }
 
 fn pem_error(path: &Path, what: &'static str) -> impl FnOnce(pem::Error) -> TlsFileError {
@@ -204,6 +219,10 @@ fn check_dates(path: &Path, certificate: &CertificateDer<'_>) -> Result<(), TlsF
             not_before,
             ..
         })) => Err(TlsFileError::NotValidYet { path: owned(), at: timestamp(not_before) }),
+        // Without a time: none is within such a validity.
+        Err(rustls::Error::InvalidCertificate(CertificateError::Expired)) => {
+            Err(TlsFileError::NeverValid { path: owned() })
+        }
         _ => Ok(()),
     }
 }

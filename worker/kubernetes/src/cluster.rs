@@ -11,8 +11,9 @@ use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Error, Resource};
 use rollout_base::dependency::{Dependency, Probe};
-use rollout_base::supervise;
+use rollout_base::{regular_file, supervise};
 use rollout_environment::{Failure, FailureKind};
+use rollout_protocol::limits::CONFIG_FILE_BYTES;
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -198,6 +199,8 @@ async fn config(options: &KubernetesOptions) -> Result<Config, Failure> {
     };
     let found = match (&options.kubeconfig, &options.context) {
         (Some(path), _) => {
+            // The client would read a device without an end, and wait for the writer of a pipe.
+            regular_file::read(path, CONFIG_FILE_BYTES).map_err(|error| refused(&error))?;
             let file = Kubeconfig::read_from(path).map_err(|error| refused(&error))?;
             Config::from_custom_kubeconfig(file, &selection).await.map_err(|error| refused(&error))
         }
@@ -314,5 +317,20 @@ impl Cluster {
     /// The API server as a dependency.
     pub(super) fn service(&self) -> &Dependency {
         &self.service
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn kubeconfig_without_an_end_is_refused() {
+        let kubeconfig = Some("/dev/zero".into());
+        let options = KubernetesOptions { kubeconfig, ..KubernetesOptions::default() };
+        let failure = config(&options).await.map(drop).expect_err("refused");
+        assert_eq!(failure.kind, FailureKind::Refused);
+        let text = failure.to_string();
+        assert!(text.contains("it is no regular file"), "{text}");
     }
 }

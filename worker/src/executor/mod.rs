@@ -17,7 +17,7 @@
 //!   environments that were removed from outside, or whose allowed hosts were not served; `host_fault`: the
 //!   error of both;
 //! * `live_output`: output of an execution that runs;
-//! * `collect`: directories of an environment as clean archives;
+//! * `collect`: directories of an environment as clean archives; `likely_secrets`: flags of kept files;
 //! * `cost`: the cost that a command reports;
 //! * `timing`: start and end times of the phases;
 //! * `recipe`: the interface of a kind of work, and the attempt state that all kinds share;
@@ -43,6 +43,7 @@ mod full_disk;
 mod host_fault;
 mod image;
 mod last_lines;
+mod likely_secrets;
 mod live_output;
 mod output_files;
 mod parking;
@@ -74,6 +75,7 @@ pub(crate) use self::host_fault::FaultedExecution;
 pub use self::image::prepare_image;
 pub(crate) use self::image::{BUILD_LOG, BuildLog, RequestedImage};
 pub use self::last_lines::stderr_summary;
+pub(crate) use self::likely_secrets::possible_secrets;
 pub(crate) use self::live_output::CaptureList;
 pub use self::live_output::read_output;
 pub(crate) use self::output_files::{OutputFiles, finish_outputs};

@@ -368,7 +368,7 @@ fn try_lock(file: &File) -> std::io::Result<Option<bool>> {
         Ok(()) => Ok(Some(true)),
         Err(TryLockError::WouldBlock) => Ok(Some(false)),
         Err(TryLockError::Error(error)) => {
-            let number = error.raw_os_error().map(Errno::from_raw_os_error);
+            let number = Errno::from_io_error(&error);
             let lockless = [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS];
             if number.is_some_and(|n| lockless.contains(&n)) { Ok(None) } else { Err(error) }
         }

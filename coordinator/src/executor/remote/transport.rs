@@ -9,6 +9,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rollout_base::backoff::error_chain;
+use rollout_base::regular_file;
 use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::rustls::crypto::ring;
@@ -24,6 +25,9 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Largest document of an answer, bytes.
 const MAX_DOCUMENT: usize = 64 * 1024 * 1024;
+
+/// Largest file with a token.
+const TOKEN_BYTES: u64 = 64 * 1024;
 
 /// First and longest pause before a call is repeated.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
@@ -216,9 +220,10 @@ impl ApiTransport {
 fn authorization(source: &TokenSource) -> Result<HeaderValue, String> {
     let (place, token) = match source {
         TokenSource::Variable(name) => (format!("the variable {name}"), std::env::var(name).ok()),
-        TokenSource::File(path) => {
-            (format!("the file {}", path.display()), std::fs::read_to_string(path).ok())
-        }
+        TokenSource::File(path) => (
+            format!("the file {}", path.display()),
+            regular_file::read_text(path, TOKEN_BYTES).ok(),
+        ),
     };
     let token = token.ok_or_else(|| format!("{place} has no token"))?;
     let mut value = HeaderValue::from_str(&format!("Bearer {}", token.trim()))
@@ -362,5 +367,12 @@ mod tests {
         let mut pauses = RetryPauses::new(Duration::from_secs(60));
         assert_eq!(pauses.after(&CallError::unreachable("cut", true), false), None);
         assert!(pauses.after(&CallError::unreachable("refused", false), false).is_some());
+    }
+
+    #[test]
+    fn token_file_without_an_end_is_refused() {
+        let source = TokenSource::File("/dev/zero".into());
+        let error = authorization(&source).expect_err("refused");
+        assert_eq!(error, "the file /dev/zero has no token");
     }
 }

@@ -12,6 +12,8 @@ use rollout_base::supervise;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use super::shortages::{is_shortage, lookup_error};
+
 /// Longest wait for a place among the look-ups.
 const TURN_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -92,7 +94,10 @@ impl NameLookups {
             // A look-up whose caller is gone takes its places until it ends.
             let _turn = turn;
             let found = resolve(&name);
-            keep(&results, name, &found);
+            // A shortage of this host says nothing about the name.
+            if !found.as_ref().is_err_and(is_shortage) {
+                keep(&results, name, &found);
+            }
             found
         });
         within(LOOKUP_TIMEOUT, looking).await
@@ -129,7 +134,8 @@ fn keep(
 
 fn resolve(name: &str) -> io::Result<Vec<IpAddr>> {
     // The port is that of no connection.
-    Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect())
+    let found = (name, 0).to_socket_addrs().map_err(lookup_error)?;
+    Ok(found.map(|address| address.ip()).collect())
 }
 
 /// The result of work that has a time limit.
@@ -226,6 +232,17 @@ mod tests {
             assert_eq!(find(is_known).await.is_ok(), is_known);
             assert_eq!(calls.load(Ordering::Relaxed), 2, "after {time:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn shortage_of_this_host_is_no_result_that_is_kept() {
+        let lookups = lookups_of_process(1);
+        let full = |_name: &str| Err(rustix::io::Errno::MFILE.into());
+        let error = lookups.find_by("a.example", full).await.expect_err("no files");
+        assert!(is_shortage(&error), "{error}");
+        let address = IpAddr::from(Ipv4Addr::new(8, 8, 8, 8));
+        let found = lookups.find_by("a.example", move |_| Ok(vec![address])).await;
+        assert_eq!(found.expect("found"), [address]);
     }
 
     #[tokio::test]

@@ -9,7 +9,8 @@
 //! * `transparent`: connections that lead to this process without a proxy; `names`, `dns`: the names that
 //!   they use;
 //! * `upstream`: proxies of this host on the way to them;
-//! * `refused`: the hosts that were refused.
+//! * `refused`: the hosts that were refused; `shortages`: shortages of this host, which are faults of the
+//!   proxy.
 
 mod addresses;
 #[cfg(feature = "egress")]
@@ -27,6 +28,8 @@ mod names;
 mod refused;
 #[cfg(feature = "egress")]
 mod server;
+#[cfg(feature = "egress")]
+mod shortages;
 #[cfg(all(feature = "egress", target_os = "linux"))]
 mod transparent;
 mod upstream;
@@ -82,7 +85,7 @@ struct ProxyContext {
     refused: Arc<RefusedHosts>,
     upstream: UpstreamProxies,
     names: EgressNames,
-    /// The first bug that ended a connection.
+    /// The first bug that ended a connection, or shortage of this host that kept one from being served.
     fault: OnceLock<String>,
 }
 

@@ -72,14 +72,14 @@ pub(super) async fn accept<F: Future<Output = ()> + Send + 'static>(
                 }
                 Err(error) => {
                     tracing::warn!("cannot accept a connection to an allowed host: {error}");
+                    context.note_shortage("accept a connection", &error);
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },
             Some(ended) = connections.next() => {
                 if let Err(panic) = ended {
                     tracing::error!("a connection of the egress proxy ended by a bug: {panic}");
-                    // The first one is enough.
-                    let _known = context.fault.set(panic.to_string());
+                    context.note_fault(panic.to_string());
                 }
             }
         }
@@ -147,6 +147,7 @@ async fn answer(
     match forward(stream, request).await {
         Ok(response) => response.map(Either::Right),
         Err(error) => {
+            context.note_shortage(&format!("get an answer from {shown}"), &error);
             reply(StatusCode::BAD_GATEWAY, &format!("cannot get an answer from {shown}: {error}"))
         }
     }

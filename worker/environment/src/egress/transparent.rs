@@ -80,6 +80,7 @@ async fn answer_queries(socket: UdpSocket, context: Arc<ProxyContext>) -> Infall
                 }
                 Err(error) => {
                     tracing::warn!("cannot receive a query for a name: {error}");
+                    context.note_shortage("receive a query for a name", &error);
                     tokio::time::sleep(RECEIVE_PAUSE).await;
                 }
             },
@@ -87,6 +88,7 @@ async fn answer_queries(socket: UdpSocket, context: Arc<ProxyContext>) -> Infall
                 let Some((answer, to)): Option<(Vec<u8>, SocketAddr)> = answered else { continue };
                 if let Err(error) = socket.send_to(&answer, to).await {
                     tracing::debug!("cannot answer a query for a name: {error}");
+                    context.note_shortage("answer a query for a name", &error);
                 }
             }
         }
@@ -118,6 +120,7 @@ async fn reply(question: &Question, context: &ProxyContext) -> Reply {
         Ok(found) => found,
         Err(error) => {
             tracing::debug!("cannot look {name} up: {error}");
+            context.note_shortage(&format!("look {name} up"), &error);
             return Reply::Failed;
         }
     };

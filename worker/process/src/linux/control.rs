@@ -229,10 +229,34 @@ impl ConnectionState {
             SupervisorEvent::Listening { id, errno } => {
                 let listener = match (errno, fds.into_iter().next()) {
                     (0, Some(listener)) => Ok(listener),
+                    // The kernel drops a descriptor where this process may open no more files.
+                    (0, None) => Err(Errno::MFILE.into()),
                     (errno, _) => Err(io::Error::from_raw_os_error(errno)),
                 };
                 let _told = waiting.listeners.remove(&id).map(|sender| sender.send(listener));
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_base::shortage::Shortage;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn listener_whose_descriptor_did_not_come_is_a_shortage_of_files() {
+        let (ours, theirs) = sockets().expect("sockets");
+        let (connection, _ready) = SupervisorConnection::new(ours).expect("a connection");
+        for (id, errno, expected) in [(0, 0, Some(Shortage::Host)), (1, -1, None)] {
+            let answer = async {
+                let event = SupervisorEvent::Listening { id, errno };
+                message::send_with(&theirs, &message::encode(&event), &[]).expect("sent");
+            };
+            let (listener, ()) = tokio::join!(connection.listen(), answer);
+            let error = listener.expect_err("no listener");
+            assert_eq!(Shortage::from_io_error(&error), expected, "{error}");
         }
     }
 }

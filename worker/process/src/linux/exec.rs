@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use rollout_base::shortage::Shortage;
 use rollout_environment::{Failure, FailureKind, OutputSink, OutputStream};
-use rustix::io::Errno;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
@@ -80,7 +79,7 @@ pub(super) async fn run(
             (String::from_utf8_lossy(&reason).into_owned(), None)
         }
     };
-    let shortage = errno.and_then(|errno| Shortage::from_errno(Errno::from_raw_os_error(errno)));
+    let shortage = errno.and_then(Shortage::from_number);
     let kind = FailureKind::from_shortage(shortage).unwrap_or(FailureKind::NotStarted);
     Err(Failure::new(kind, format!("cannot start `{program}`: {reason}")))
 }

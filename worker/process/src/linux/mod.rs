@@ -45,18 +45,33 @@ fn failure(what: &str, error: io::Error) -> Failure {
 
 /// The failure of a sandbox that could not be made.
 fn not_made(failed: SetupStepError) -> Failure {
-    match Errno::from_raw_os_error(failed.errno) {
-        Errno::PERM | Errno::ACCESS | Errno::USERS | Errno::NOSYS => {
+    // The number is that of no system error where a step failed otherwise.
+    match Errno::from_io_error(&io::Error::from_raw_os_error(failed.errno)) {
+        Some(Errno::PERM | Errno::ACCESS | Errno::USERS | Errno::NOSYS) => {
             Failure::new(FailureKind::NotPermitted, format!("cannot create a sandbox: {FORBIDDEN}"))
         }
         // `unshare` returns this when the number of namespaces is limited.
-        Errno::NOSPC if failed.step.contains("namespace") => {
+        Some(Errno::NOSPC) if failed.step.contains("namespace") => {
             Failure::new(FailureKind::NotPermitted, format!("cannot create a sandbox: {FORBIDDEN}"))
         }
         errno => {
-            let kind = FailureKind::from_shortage(Shortage::from_errno(errno));
+            let kind = FailureKind::from_shortage(errno.and_then(Shortage::from_errno));
             Failure::new(kind.unwrap_or(FailureKind::Service), "cannot create a sandbox")
         }
     }
     .with_source(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn step_that_failed_without_a_system_error_is_a_failure_of_the_service() {
+        let unread = io::Error::new(io::ErrorKind::InvalidData, "not a request");
+        let failure = not_made(SetupStepError::new("decode a request", &unread));
+        assert_eq!(failure.kind, FailureKind::Service);
+        let full = not_made(SetupStepError::new("fork", &io::Error::from(Errno::NOMEM)));
+        assert_eq!(full.kind, FailureKind::Exhausted);
+    }
 }

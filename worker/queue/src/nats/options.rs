@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_nats::{ConnectOptions, ServerAddr};
 use rollout_base::tls_files::{self, TlsFileError};
+use rollout_base::{regular_file, supervise};
 use rollout_protocol::limits;
 
 use super::names::{InvalidNatsName, NatsName};
@@ -15,6 +16,9 @@ use super::names::{InvalidNatsName, NatsName};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of pings on an idle connection; the third unanswered ping closes it.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Largest `.creds` file.
+const CREDENTIALS_BYTES: u64 = 64 * 1024;
 
 /// A text that is never printed.
 #[derive(Clone, PartialEq, Eq)]
@@ -209,7 +213,7 @@ impl NatsOptions {
             }
             NatsCredentials::Token(token) => options.token(token.0.clone()),
             NatsCredentials::Nkey(key) => options.nkey(key.0.clone()),
-            NatsCredentials::File(path) => options.credentials_file(path).await?,
+            NatsCredentials::File(path) => options.credentials(&read_credentials(path).await?)?,
         };
         if let Some(ca) = &self.tls.ca {
             options = options.add_root_certificates(ca.clone()).require_tls(true);
@@ -225,6 +229,12 @@ impl NatsOptions {
             .request_timeout(None)
             .name("rollout"))
     }
+}
+
+/// Reads a `.creds` file, which may be the pipe of a shell.
+async fn read_credentials(path: &Path) -> std::io::Result<String> {
+    let path = path.to_owned();
+    supervise::blocking(move || regular_file::read_any_text(&path, CREDENTIALS_BYTES)).await
 }
 
 /// Splits an address into the server and its credentials.
@@ -328,5 +338,13 @@ mod tests {
         for bad in ["10.0.0.1", "localhost,nats", "nats://localhost.example.org"] {
             assert!(matches!(check(bad), Err(NatsOptionsError::Unauthenticated { .. })), "{bad}");
         }
+    }
+
+    #[tokio::test]
+    async fn credentials_file_without_an_end_is_refused() {
+        let mut options = NatsOptions::parse("nats://localhost").expect("valid");
+        options.credentials = NatsCredentials::File(PathBuf::from("/dev/zero"));
+        let error = options.connect_options().await.map(drop).expect_err("refused");
+        assert_eq!(error.kind(), std::io::ErrorKind::FileTooLarge);
     }
 }

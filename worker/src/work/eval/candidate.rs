@@ -5,6 +5,7 @@
 //! links that lead outside, special files, or content of another repository's directory. Submodules
 //! stay as they are.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ use rollout_store::git::{CommitIdentity, GitError, bundle};
 use super::checkout::{Checkout, LIMITS};
 use super::compare::{ChangedTreeFile, TreeCompareError, TreeComparison, TreeDifference};
 use super::{EvalFilesError, local_dir};
+use crate::executor::possible_secrets;
 
 /// An agent's changed checkout, on this host's disk.
 #[derive(Debug)]
@@ -52,6 +54,8 @@ pub struct Candidate {
     pub size_bytes: u64,
     /// The changes.
     pub changes: CheckoutChanges,
+    /// Variables of values in new and changed files that look like secrets.
+    pub possible_secrets: BTreeSet<String>,
 }
 
 impl Checkout {
@@ -129,8 +133,37 @@ impl Checkout {
             }
             written => written?,
         };
-        let file = to.to_owned();
-        Ok(CandidateOutcome::Candidate(Candidate { commit, parent, file, size_bytes, changes }))
+        let (file, possible_secrets) =
+            (to.to_owned(), self.possible_secrets(&found, redactor).await?);
+        Ok(CandidateOutcome::Candidate(Candidate {
+            commit,
+            parent,
+            file,
+            size_bytes,
+            changes,
+            possible_secrets,
+        }))
+    }
+
+    /// The variables of values that look like secrets, in new and changed files and in their paths.
+    async fn possible_secrets(
+        &self,
+        found: &TreeDifference,
+        redactor: &Redactor,
+    ) -> Result<BTreeSet<String>, EvalFilesError> {
+        let files = found.written.iter().map(|file| file.content.clone()).collect();
+        let variables = possible_secrets(files, redactor).await;
+        let mut variables = variables
+            .map_err(|source| EvalFilesError::disk_error("read", &self.staging(), source))?;
+        for file in &found.written {
+            variables.extend(redactor.found_in(&file.path).iter().map(ToString::to_string));
+        }
+        Ok(variables)
+    }
+
+    /// The directory for the content of new and changed files.
+    fn staging(&self) -> PathBuf {
+        self.slot.join("changed")
     }
 
     async fn compare_trees(
@@ -138,7 +171,7 @@ impl Checkout {
         tree: &ExtractedTree,
         redactor: &Redactor,
     ) -> Result<TreeDifference, EvalFilesError> {
-        let (base, staging) = (self.base(), self.slot.join("changed"));
+        let (base, staging) = (self.base(), self.staging());
         local_dir::remove_path(&staging).await?;
         let made = tokio::fs::create_dir(&staging).await;
         made.map_err(|source| EvalFilesError::disk_error("create", &staging, source))?;

@@ -16,7 +16,7 @@ use super::run::EvalRun;
 use super::variables::{self, LOGS};
 use super::{EvalFilesError, failure};
 use crate::executor::errors::{self, ResultError};
-use crate::executor::{CleanArchive, read_directory};
+use crate::executor::{CleanArchive, possible_secrets, read_directory};
 
 /// The collected outputs.
 #[derive(Debug, Default)]
@@ -93,6 +93,21 @@ impl EvalRun<'_> {
         if self.sweep_succeeded {
             let captured = output.captured.into_iter().next().unwrap_or(CapturedFile::NotReached);
             self.collect_results(captured, output.failure, redactor).await;
+        }
+        self.flag_likely_secrets().await;
+    }
+
+    /// Flags values in the sweep's output and in the results, which a cut output may lack.
+    async fn flag_likely_secrets(&mut self) {
+        let output = self.collected.output.as_ref().map(|taken| taken.file.clone());
+        let kept = output.into_iter().chain(self.collected.results.clone()).collect();
+        let found = possible_secrets(kept, &self.attempt.redactor).await;
+        match found {
+            Ok(found) => self.possible_secrets.extend(found),
+            Err(error) => {
+                let why = format!("cannot look for likely secrets in the output: {error}");
+                self.attempt.record_not_collected(&why);
+            }
         }
     }
 

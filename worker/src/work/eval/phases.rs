@@ -292,6 +292,7 @@ impl EvalRun<'_> {
             }
             CandidateOutcome::Candidate(candidate) => {
                 self.changes = Some(candidate.changes);
+                self.possible_secrets.extend(candidate.possible_secrets.iter().cloned());
                 self.candidate = Some(candidate);
                 Ok(())
             }

@@ -58,6 +58,7 @@ fn empty_record(ctx: &EvalContext, host: &str) -> EvalRecord {
         logs: None,
         sweep_logs: None,
         sweep_output: None,
+        possible_secrets: Vec::new(),
     }
 }
 
@@ -93,6 +94,7 @@ pub(super) async fn finished(mut run: EvalRun<'_>, stopped: Option<Phase>) -> Fi
         timestamps,
         environment,
         sweep_environment,
+        possible_secrets: run.possible_secrets.into_iter().collect(),
         ..empty_record(run.ctx, &run.services.host)
     };
     Finished { record, files, stopped }

@@ -1,6 +1,6 @@
 //! One execution of an eval.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,6 +52,8 @@ pub(super) struct EvalRun<'a> {
     pub(super) candidate: Option<Candidate>,
     pub(super) changes: Option<CheckoutChanges>,
     pub(super) collected: EvalOutputs,
+    /// Variables of values that look like secrets in its commit and in what was collected.
+    pub(super) possible_secrets: BTreeSet<String>,
     /// Total cost that the commands reported.
     pub(super) reported_cost: Option<f64>,
     pub(super) slot: Option<CheckoutSlot>,
@@ -103,6 +105,7 @@ impl<'a> EvalRun<'a> {
             candidate: None,
             changes: None,
             collected: EvalOutputs::default(),
+            possible_secrets: BTreeSet::new(),
             reported_cost: None,
             slot: None,
             idea: Bytes::new(),

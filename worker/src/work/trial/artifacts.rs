@@ -7,7 +7,6 @@ use rollout_base::fs_make::make_scratch_directory;
 use rollout_base::fs_remove;
 use rollout_base::secrets::Redactor;
 use rollout_base::shown_path::shown;
-use rollout_base::supervise;
 use rollout_environment::{ByteStream, Environment, Upload};
 use rollout_protocol::artifact::ArtifactType;
 use rollout_protocol::blob::MediaType;
@@ -21,7 +20,7 @@ use rollout_store::archive::{
 
 use super::TrialContext;
 use crate::executor::errors::IncompleteWork;
-use crate::executor::{COPY_LIMIT, FileRole, RecordFile, with_timeout};
+use crate::executor::{COPY_LIMIT, FileRole, RecordFile, possible_secrets, with_timeout};
 use crate::verifier::{TESTS_DIR, VERIFIER_LOGS};
 
 /// In Harbor's format, files here are kept without being requested.
@@ -336,23 +335,13 @@ async fn keep_archive(
         (is_left.then_some(packed.digest), clean.report.secrets)
     };
     let possible_secrets = match digest {
-        Some(_) => possible_secrets(file, redactor).await.map_err(disk_error)?,
+        Some(_) => {
+            let found = possible_secrets(vec![file.to_owned()], redactor).await;
+            found.map_err(disk_error)?.into_iter().collect()
+        }
         None => Vec::new(),
     };
     Ok(KeptArchive { digest, secrets, possible_secrets })
-}
-
-/// The variables of values that a kept archive holds and that look like secrets.
-pub(super) async fn possible_secrets(
-    archive: &Path,
-    redactor: &Redactor,
-) -> std::io::Result<Vec<String>> {
-    if redactor.is_empty() {
-        return Ok(Vec::new());
-    }
-    let (archive, redactor) = (archive.to_owned(), redactor.clone());
-    let found = supervise::blocking(move || redactor.found_in_file(&archive)).await?;
-    Ok(found.iter().map(ToString::to_string).collect())
 }
 
 /// Both reasons, if there are two.

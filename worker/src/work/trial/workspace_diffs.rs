@@ -11,10 +11,10 @@ use rollout_protocol::spec::task::{Artifact, StepSpec};
 use rollout_store::archive::ArchiveLimits;
 
 use super::TrialContext;
-use super::artifacts::{open_artifact, possible_secrets};
+use super::artifacts::open_artifact;
 use super::outputs::step_prefix;
 use super::run::TrialRun;
-use crate::executor::COPY_LIMIT;
+use crate::executor::{COPY_LIMIT, possible_secrets};
 use crate::workspace_diff::{
     FinishedDiff, WorkspaceDiffError, WorkspaceOptions, WorkspaceSnapshot,
 };
@@ -75,8 +75,8 @@ impl TrialRun<'_> {
             let redactor = &self.attempt.redactor;
             let (mut record, finished) = record(&artifact, &prefix, finished, redactor);
             if let Some(diff) = &finished {
-                match possible_secrets(&file, redactor).await {
-                    Ok(found) => record.possible_secrets = found,
+                match possible_secrets(vec![file.clone()], redactor).await {
+                    Ok(found) => record.possible_secrets = found.into_iter().collect(),
                     Err(error) => tracing::warn!("cannot read {}: {error}", file.display()),
                 }
                 self.artifacts.changed_bytes += diff.files_bytes;

@@ -111,6 +111,7 @@ pub(super) fn result(
         results_csv: results,
         cost: None,
         calls: Vec::new(),
+        possible_secrets: record.map(|r| r.possible_secrets.clone()).unwrap_or_default(),
         error: failed.then(|| error(settled.verdict.error.as_ref(), record)),
     }
 }

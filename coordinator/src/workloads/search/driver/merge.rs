@@ -37,6 +37,7 @@ pub(super) fn merge(
         seconds: result.seconds,
         cost: result.cost,
         calls: result.calls,
+        possible_secrets: result.possible_secrets,
         candidate_commit: result.candidate_commit,
         candidate_ref_name: committed.then_some(name),
         error: result.error.map(normalize::normalize_error),

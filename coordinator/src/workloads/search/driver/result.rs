@@ -52,6 +52,9 @@ pub struct EvalResult {
     /// Model calls of the agents, by step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<StepCalls>,
+    /// Variables of values in its results, output and commit that look like secrets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub possible_secrets: Vec<String>,
     /// Why it failed.
     pub error: Option<SearchEvalError>,
 }

@@ -206,6 +206,7 @@ fn discard_results(directory: &SearchDirectory, manifest: &mut SearchManifest) -
             worker: None,
             cost: None,
             calls: Vec::new(),
+            possible_secrets: Vec::new(),
             error: None,
             candidate_commit: None,
             experiment_dir: Some(policy::experiment_dir(&eval.eval_output_root)),

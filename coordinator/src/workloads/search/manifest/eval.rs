@@ -43,6 +43,9 @@ pub struct SearchEval {
     /// Model calls of its agents, by step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<StepCalls>,
+    /// Variables of values in its results, output and commit that look like secrets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub possible_secrets: Vec<String>,
     /// Why it failed.
     pub error: Option<SearchEvalError>,
     /// Output directory of its commands, below the run's directory.

@@ -113,6 +113,7 @@ pub(super) fn add_eval(
         worker: None,
         cost: None,
         calls: Vec::new(),
+        possible_secrets: Vec::new(),
         error: None,
         experiment_dir: Some(experiment_dir(&root)),
         eval_output_root: root,

@@ -123,6 +123,9 @@ pub struct TriedIdea {
     pub cost: Option<f64>,
     /// Model calls of its agents, by step.
     pub calls: Vec<StepCalls>,
+    /// Variables of values in its results, output and commit that look like secrets.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub possible_secrets: Vec<String>,
 }
 
 impl SearchOverview {
@@ -240,5 +243,6 @@ fn tried(manifest: &SearchManifest, eval: &SearchEval) -> TriedIdea {
         candidate_csv_path: eval.candidate_results_csv_path.clone(),
         cost: eval.cost,
         calls: eval.calls.clone(),
+        possible_secrets: eval.possible_secrets.clone(),
     }
 }

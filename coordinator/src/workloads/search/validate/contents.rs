@@ -82,6 +82,7 @@ impl FileChecker<'_> {
             ("the commit", found.candidate_commit == eval.candidate_commit),
             ("the cost", found.cost == eval.cost),
             ("the model calls", found.calls == eval.calls),
+            ("the possible secrets", found.possible_secrets == eval.possible_secrets),
             ("the seconds", found.seconds == eval.seconds),
             ("the worker", found.worker == eval.worker),
             (

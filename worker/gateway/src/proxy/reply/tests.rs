@@ -222,3 +222,36 @@ fn terminal_event_is_recognised_by_dialect() {
     assert!(!is_last(ModelEndpoint::Responses, r#"{"type":"response.in_progress"}"#));
     assert!(!is_last(ModelEndpoint::CountTokens, "[DONE]"));
 }
+
+#[test]
+fn stream_and_whole_reply_without_a_count_of_the_output_have_no_usage() {
+    let chat = |usage: Value| {
+        json!({"model": "m", "choices": [{"index": 0, "finish_reason": "stop",
+        "delta": {"content": "a"}, "message": {"role": "assistant", "content": "a"}}],
+        "usage": usage})
+    };
+    for usage in
+        [json!({"prompt_tokens": 9}), json!({"prompt_tokens": 9, "completion_tokens": null})]
+    {
+        let reply = chat(usage);
+        let stream = streamed(ModelEndpoint::ChatCompletions, std::slice::from_ref(&reply));
+        assert_eq!((stream.finished, stream.usage), (true, None), "{reply}");
+        assert_eq!(whole(ModelEndpoint::ChatCompletions, &reply).usage, None, "{reply}");
+    }
+    let start = json!({"type": "message_start", "message": {"model": "m", "content": [],
+        "usage": {"input_tokens": 5, "output_tokens": 1}}});
+    let delta = json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"},
+        "usage": {"output_tokens": null}});
+    let stream =
+        streamed(ModelEndpoint::Messages, &[start, delta, json!({"type": "message_stop"})]);
+    assert_eq!((stream.finished, stream.usage), (true, None));
+    let body = json!({"model": "m", "stop_reason": "end_turn", "content": [],
+        "usage": {"input_tokens": 5, "output_tokens": null}});
+    assert_eq!(whole(ModelEndpoint::Messages, &body).usage, None);
+    let gemini = json!({"modelVersion": "m",
+        "usageMetadata": {"promptTokenCount": 5, "candidatesTokenCount": null},
+        "candidates": [{"index": 0, "content": {"parts": [{"text": "a"}]}, "finishReason": "STOP"}]});
+    let stream = streamed(ModelEndpoint::GenerateContent, std::slice::from_ref(&gemini));
+    assert_eq!((stream.finished, stream.usage), (true, None));
+    assert_eq!(whole(ModelEndpoint::GenerateContent, &gemini).usage, None);
+}

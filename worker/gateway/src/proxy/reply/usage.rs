@@ -21,6 +21,9 @@ pub(super) struct UsageCounts {
     excludes_reasoning: bool,
     /// Whether the server leaves out counts that are zero.
     omits_zeros: bool,
+    /// Whether the newest part with the count of the input, and that of the output, has `null` there: an
+    /// earlier count, such as that of the start of a stream, is not that of the reply.
+    is_null: [bool; 2],
     /// Whether a count that belongs to the input or the output is none, so that both are unknown.
     is_unreadable: bool,
 }
@@ -28,10 +31,8 @@ pub(super) struct UsageCounts {
 impl UsageCounts {
     /// Takes the `usage` of an OpenAI completion, or of a part of it.
     pub(super) fn take_openai(&mut self, usage: &Value) {
-        let readable = [
-            set(&mut self.input, usage, "/prompt_tokens"),
-            set(&mut self.output, usage, "/completion_tokens"),
-        ];
+        let readable =
+            [self.set_input(usage, "/prompt_tokens"), self.set_output(usage, "/completion_tokens")];
         self.is_unreadable |= readable.contains(&false);
         set(&mut self.cached, usage, "/prompt_tokens_details/cached_tokens");
         set(&mut self.reasoning, usage, "/completion_tokens_details/reasoning_tokens");
@@ -39,10 +40,8 @@ impl UsageCounts {
 
     /// Takes the `usage` of an OpenAI response.
     pub(super) fn take_responses(&mut self, usage: &Value) {
-        let readable = [
-            set(&mut self.input, usage, "/input_tokens"),
-            set(&mut self.output, usage, "/output_tokens"),
-        ];
+        let readable =
+            [self.set_input(usage, "/input_tokens"), self.set_output(usage, "/output_tokens")];
         self.is_unreadable |= readable.contains(&false);
         set(&mut self.cached, usage, "/input_tokens_details/cached_tokens");
         set(&mut self.reasoning, usage, "/output_tokens_details/reasoning_tokens");
@@ -52,8 +51,9 @@ impl UsageCounts {
     /// cache holds.
     pub(super) fn take_anthropic(&mut self, usage: &Value) {
         let readable = [
+            // The end of a stream may have `null` for an input that its start has.
             set(&mut self.input, usage, "/input_tokens"),
-            set(&mut self.output, usage, "/output_tokens"),
+            self.set_output(usage, "/output_tokens"),
             set(&mut self.cached, usage, "/cache_read_input_tokens"),
             set(&mut self.created, usage, "/cache_creation_input_tokens"),
         ];
@@ -65,8 +65,8 @@ impl UsageCounts {
     /// the results of tools that the server ran.
     pub(super) fn take_gemini(&mut self, usage: &Value) {
         let readable = [
-            set(&mut self.input, usage, "/promptTokenCount"),
-            set(&mut self.output, usage, "/candidatesTokenCount"),
+            self.set_input(usage, "/promptTokenCount"),
+            self.set_output(usage, "/candidatesTokenCount"),
             set(&mut self.reasoning, usage, "/thoughtsTokenCount"),
             set(&mut self.tool_results, usage, "/toolUsePromptTokenCount"),
         ];
@@ -76,12 +76,22 @@ impl UsageCounts {
         self.omits_zeros = true;
     }
 
+    fn set_input(&mut self, usage: &Value, path: &str) -> bool {
+        note_null(&mut self.is_null[0], usage, path);
+        set(&mut self.input, usage, path)
+    }
+
+    fn set_output(&mut self, usage: &Value, path: &str) -> bool {
+        note_null(&mut self.is_null[1], usage, path);
+        set(&mut self.output, usage, path)
+    }
+
     /// The counts, if the reply has both that of the input and that of the output, and if each of them is a
     /// count.
     pub(super) fn finish(self) -> Option<TokenUsage> {
         let known = [self.input, self.output].into_iter().flatten().count();
         let needed = if self.omits_zeros { 1 } else { 2 };
-        if self.is_unreadable || known < needed {
+        if self.is_unreadable || self.is_null.contains(&true) || known < needed {
             return None;
         }
         let cached_input = self.cached.unwrap_or_default();
@@ -98,6 +108,13 @@ impl UsageCounts {
             output = output.saturating_add(reasoning);
         }
         Some(TokenUsage { input, cached_input, written_input, output, reasoning })
+    }
+}
+
+/// Notes whether a part that has a count has `null` there.
+fn note_null(is_null: &mut bool, usage: &Value, path: &str) {
+    if let Some(value) = usage.pointer(path) {
+        *is_null = value.is_null();
     }
 }
 
@@ -161,6 +178,34 @@ mod tests {
         let mut gemini = UsageCounts::default();
         gemini.take_gemini(&json!({"promptTokenCount": 9}));
         assert_eq!(gemini.finish().map(|usage| (usage.input, usage.output)), Some((9, 0)));
+        // A count of zero is left out, and never null.
+        gemini.take_gemini(&json!({"promptTokenCount": 9, "candidatesTokenCount": null}));
+        assert!(gemini.finish().is_none());
+    }
+
+    #[test]
+    fn usage_whose_last_part_has_null_is_unknown_until_a_later_part_has_the_count() {
+        let known = |counts: UsageCounts| counts.finish().map(|usage| (usage.input, usage.output));
+        let mut openai = UsageCounts::default();
+        openai.take_openai(&json!({"prompt_tokens": 9, "completion_tokens": 1}));
+        openai.take_openai(&Value::Null);
+        assert_eq!(known(openai), Some((9, 1)), "a part without usage");
+        openai.take_openai(&json!({"prompt_tokens": 9, "completion_tokens": null}));
+        assert_eq!(known(openai), None);
+        openai.take_openai(&json!({"completion_tokens": 4}));
+        assert_eq!(known(openai), Some((9, 4)));
+
+        let mut responses = UsageCounts::default();
+        responses.take_responses(&json!({"input_tokens": 9, "output_tokens": 4}));
+        responses.take_responses(&json!({"input_tokens": null, "output_tokens": 4}));
+        assert_eq!(known(responses), None);
+
+        let mut anthropic = UsageCounts::default();
+        anthropic.take_anthropic(&json!({"input_tokens": 9, "output_tokens": 1}));
+        anthropic.take_anthropic(&json!({"input_tokens": null, "output_tokens": null}));
+        assert_eq!(known(anthropic), None);
+        anthropic.take_anthropic(&json!({"input_tokens": null, "output_tokens": 4}));
+        assert_eq!(known(anthropic), Some((9, 4)), "the input is that of the start");
     }
 
     #[test]

@@ -133,8 +133,10 @@ impl InitProcess<'_> {
     /// that socket.
     fn spawn(&mut self, id: u64, fds: Vec<OwnedFd>) {
         let Some(socket) = fds.into_iter().next() else {
-            let reason = "the request has no socket".to_owned();
-            return self.send_event(&SupervisorEvent::NotStarted { id, reason, errno: 0 });
+            // The kernel drops a descriptor where this process may open no more files.
+            let reason = "its socket did not arrive: too many open files".to_owned();
+            let errno = Errno::MFILE.raw_os_error();
+            return self.send_event(&SupervisorEvent::NotStarted { id, reason, errno });
         };
         let started = self.null.try_clone().and_then(|null| {
             let mut command = Command::new("/proc/self/exe");

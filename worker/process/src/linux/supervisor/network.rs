@@ -1,5 +1,7 @@
 //! Start of the loopback interface of a new network.
 
+use std::io;
+
 use rustix::io::{Errno, Result};
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -46,7 +48,10 @@ fn acknowledged(answer: &[u8]) -> Result<()> {
     let number = answer.get(16..20).and_then(|bytes| bytes.try_into().ok()).map(i32::from_ne_bytes);
     match (kind, number) {
         (Some(NLMSG_ERROR), Some(0)) => Ok(()),
-        (Some(NLMSG_ERROR), Some(number)) => Err(Errno::from_raw_os_error(-number)),
+        (Some(NLMSG_ERROR), Some(number)) => {
+            let error = io::Error::from_raw_os_error(number.wrapping_neg());
+            Err(Errno::from_io_error(&error).unwrap_or(Errno::BADMSG))
+        }
         _ => Err(Errno::BADMSG),
     }
 }

@@ -228,3 +228,25 @@ async fn commit_with_secret_is_redacted() {
     let shown = mirror.bare().git().call(["show", &made.commit]).run_line().await.expect("shown");
     assert!(shown.contains("+key = '") && !shown.contains("hunter2-hunter2"), "{shown}");
 }
+
+#[tokio::test]
+async fn commit_with_likely_secret_is_flagged() {
+    let world = MirrorFixture::new();
+    let (root, _) = repository_with_all_kinds(&world).await;
+    let (checkout, _slot) = world.checkout(&root).await;
+    let tree = unchanged_tree()
+        .file("src/main.py", "key = 'hunter2-hunter2'\n")
+        .file("guessed-in-a-name", "x");
+    let taken = checkout.extract(Box::new(Cursor::new(tree.finish()))).await.expect("taken");
+    let guessed = [
+        ("KEY", "hunter2-hunter2"),
+        ("NAME_TOKEN", "guessed-in-a-name"),
+        ("OTHER_KEY", "not-in-any-file"),
+    ];
+    let redactor = Redactor::with_guessed([], guessed);
+    let to = world.dir.path().join("bundle");
+    let made = candidate(checkout.commit(&taken, "x", &redactor, &to).await);
+    let flagged: Vec<_> = made.possible_secrets.iter().map(String::as_str).collect();
+    assert_eq!(flagged, ["KEY", "NAME_TOKEN"]);
+    assert_eq!((made.changes.written, made.changes.refused), (2, 0));
+}

@@ -281,6 +281,27 @@ async fn eval_secrets_are_redacted_in_outputs_and_commit() {
 }
 
 #[tokio::test]
+async fn likely_secrets_of_an_eval_are_kept_and_flagged() {
+    let script = "echo config_id,score > $ROLLOUT_RESULTS_CSV; echo 2 >> $ROLLOUT_RESULTS_CSV";
+    for (is_printed, expected) in [(false, Vec::<&str>::new()), (true, vec!["SWEEP_KEY"])] {
+        let mut eval = EvalFixture::new().await;
+        eval.rig.variables = TrialVariables::new([("SWEEP_KEY".into(), "hunter2-hunter2".into())]);
+        let key = rollout_protocol::template::Template::new("${SWEEP_KEY}");
+        let printed = if is_printed { "; echo $SWEEP_KEY > $AGENTIC_OUTPUT_DIR/note" } else { "" };
+        eval.spec.commands.sweep = EvalCommand {
+            env: [("SWEEP_KEY".to_owned(), key)].into(),
+            ..command(&format!("{script}{printed}"))
+        };
+        let record = eval.run().await;
+        assert_eq!(record.end, EvalEnd::Completed, "{:?}", record.error);
+        assert_eq!(record.possible_secrets, expected);
+        let output = record.sweep_output.expect("kept").archive;
+        let bytes = eval.world.store.get_bytes(&output.digest, 1 << 20).await.expect("stored");
+        assert_eq!(String::from_utf8_lossy(&bytes).contains("hunter2"), is_printed);
+    }
+}
+
+#[tokio::test]
 async fn eval_has_proxies_of_its_environment_and_of_host_with_masked_logins() {
     let mut eval = EvalFixture::new().await;
     let of_host = [("HTTP_PROXY", "http://me:hunter2@h:1"), ("HTTPS_PROXY", "http://h:1")];

@@ -114,6 +114,7 @@ impl SimulatedBackend {
             results_csv,
             cost: Some(0.25 * f64::from(1 + number % 3)),
             calls: Vec::new(),
+            possible_secrets: Vec::new(),
             error,
         }
     }

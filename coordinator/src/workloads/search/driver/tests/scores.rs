@@ -106,6 +106,7 @@ fn merge_results(
         results_csv: Some("attempt-1/results.csv".to_owned()),
         cost: None,
         calls: Vec::new(),
+        possible_secrets: vec!["KEY".to_owned()],
         error: None,
     };
     let workshop = ScoringBackend;
@@ -124,7 +125,8 @@ fn candidate_is_judged_for_its_own_file_and_not_for_the_disk() {
         merge_results(&directory, results, without_limit, write).map(|(eval, _)| eval)
     };
     let text = |path: &Path| std::fs::write(path, &whole).expect("written");
-    assert_eq!(merged(&whole, &text).expect("merged").error, None);
+    let good = merged(&whole, &text).expect("merged");
+    assert_eq!((good.error, good.possible_secrets), (None, vec!["KEY".to_owned()]));
     let malformed = merged("a,a\n", &text).expect("merged");
     assert_eq!(malformed.error.expect("a verdict").error_type, "results_unreadable");
     // The system opens a directory, and does not read it.
