@@ -223,6 +223,14 @@ impl HostedRun {
         inner.session.is_some() || (inner.record.end.is_none() && !inner.record.is_deleted)
     }
 
+    /// Whether it changes no more until it is removed: it has ended or is deleted, without a session, and its
+    /// record is written.
+    pub(super) fn is_settled(&self) -> bool {
+        let inner = self.inner();
+        let is_closed = inner.record.end.is_some() || inner.record.is_deleted;
+        is_closed && inner.session.is_none() && !inner.has_place && !self.writes.is_unwritten()
+    }
+
     /// Whether it is one of those that may run at a time.
     pub(super) fn has_place(&self) -> bool {
         self.inner().has_place

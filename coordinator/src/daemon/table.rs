@@ -22,6 +22,8 @@ const SESSIONS_PER_RUN: u64 = 4;
 #[derive(Debug, Default)]
 pub(super) struct RunTable {
     runs: BTreeMap<HostedRunId, Arc<HostedRun>>,
+    /// Those that may still change, and some that no longer do: kept runs make no start slower.
+    active: BTreeMap<HostedRunId, Arc<HostedRun>>,
     /// Runs by user and idempotency key.
     keys: HashMap<(String, String), HostedRunId>,
     /// Runs whose record cannot be read, and why.
@@ -85,6 +87,7 @@ impl RunTable {
         if let Some(submission) = run.view().record.submission {
             self.keys.insert((run.user().to_owned(), submission.key), run.id().clone());
         }
+        self.active.insert(run.id().clone(), Arc::clone(&run));
         self.runs.insert(run.id().clone(), run);
     }
 
@@ -94,7 +97,10 @@ impl RunTable {
 
     pub(super) fn remove(&mut self, run: &HostedRun) {
         self.runs.remove(run.id());
-        self.keys.retain(|_, id| id != run.id());
+        self.active.remove(run.id());
+        if let Some(submission) = run.view().record.submission {
+            self.keys.remove(&(run.user().to_owned(), submission.key));
+        }
     }
 
     /// The run that a user submitted under a key.
@@ -103,24 +109,30 @@ impl RunTable {
         self.runs.get(id).cloned()
     }
 
+    /// The runs that may still change. The others are not looked at again: a settled run stays settled.
+    fn active(&mut self) -> impl Iterator<Item = &Arc<HostedRun>> {
+        self.active.retain(|_, run| !run.is_settled());
+        self.active.values()
+    }
+
     /// The runs with a session in this process.
-    pub(super) fn live(&self) -> impl Iterator<Item = &Arc<HostedRun>> {
-        self.runs.values().filter(|run| run.is_live())
+    pub(super) fn live(&mut self) -> impl Iterator<Item = &Arc<HostedRun>> {
+        self.active().filter(|run| run.is_live())
     }
 
     /// The runs that have a place among the running ones.
-    pub(super) fn running(&self) -> impl Iterator<Item = &Arc<HostedRun>> {
-        self.runs.values().filter(|run| run.has_place())
+    pub(super) fn running(&mut self) -> impl Iterator<Item = &Arc<HostedRun>> {
+        self.active().filter(|run| run.has_place())
     }
 
     /// The runs whose session left something that could not be noted, or is to be tried again.
-    pub(super) fn unwritten(&self) -> Vec<Arc<HostedRun>> {
-        self.runs.values().filter(|run| run.is_unwritten()).cloned().collect()
+    pub(super) fn unwritten(&mut self) -> Vec<Arc<HostedRun>> {
+        self.active().filter(|run| run.is_unwritten()).cloned().collect()
     }
 
     /// Numbers of the runs that have not ended.
-    pub(super) fn open_by_user(&self) -> UserCounts {
-        self.runs.values().filter(|run| run.is_open()).map(|run| run.user()).collect()
+    pub(super) fn open_by_user(&mut self) -> UserCounts {
+        self.active().filter(|run| run.is_open()).map(|run| run.user()).collect()
     }
 
     /// The run that starts next, which has a place from now on. Paused runs whose turn comes before
@@ -138,7 +150,7 @@ impl RunTable {
     }
 
     /// Lets a paused run continue at once, if there is a place for it.
-    pub(super) fn continue_now(&self, run: &HostedRun, shares: LimitShares) {
+    pub(super) fn continue_now(&mut self, run: &HostedRun, shares: LimitShares) {
         let running = self.running_by_user();
         let counts = [running.of(run.user()), running.total()];
         let waits = run.is_live() && run.queued_priority().is_some();
@@ -147,22 +159,23 @@ impl RunTable {
         }
     }
 
-    fn running_by_user(&self) -> UserCounts {
+    fn running_by_user(&mut self) -> UserCounts {
         self.running().map(|run| run.user()).collect()
     }
 
     /// The run whose turn it is to get a place.
-    fn next_with_place(&self, shares: LimitShares) -> Option<Arc<HostedRun>> {
+    fn next_with_place(&mut self, shares: LimitShares) -> Option<Arc<HostedRun>> {
         let live: UserCounts = self.live().map(|run| run.user()).collect();
+        let running = self.running_by_user();
         let sessions = LimitShares::new(shares.total() * SESSIONS_PER_RUN);
-        let queued = self.runs.values().filter_map(|run| {
+        let queued = self.active.values().filter_map(|run| {
             let priority = run.queued_priority()?;
             let user = run.limit_user();
             let counts = [live.of(&user.name), live.total()];
             let has_room = run.is_live() || sessions.allows(user.is_admin, counts, 1);
             has_room.then(|| QueuedRun { id: run.id().clone(), user, priority })
         });
-        let next = next_run(queued, shares, &self.running_by_user(), &self.starts)?;
+        let next = next_run(queued, shares, &running, &self.starts)?;
         self.runs.get(&next).cloned()
     }
 
@@ -255,5 +268,96 @@ const fn state_word(state: HostedRunState) -> &'static str {
         HostedRunState::Completed => "completed",
         HostedRunState::Cancelled => "cancelled",
         HostedRunState::Failed => "failed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rollout_protocol::Timestamp;
+
+    use super::super::driver;
+    use super::super::record::{HostedOutcome, HostedRunEnd};
+    use super::super::tests::{JOB, accepted, daemon, job, user};
+    use super::*;
+
+    /// Does something with a run, or submits one.
+    async fn perform(daemon: &Arc<Daemon>, action: u8, run: Option<Arc<HostedRun>>) {
+        let Some(run) = run.filter(|_| action > 1) else {
+            let principal = user(["ada", "bob"][usize::from(action % 2)], Role::Submit);
+            accepted(daemon.submit(&principal, job(None, JOB)).await);
+            return;
+        };
+        // Refused of runs that have ended.
+        match action {
+            2 => drop(daemon.pause(&run).await),
+            3 => drop(daemon.resume(&run).await),
+            4 => drop(daemon.cancel(&run).await),
+            5 => drop(daemon.delete(&run).await),
+            6 => drop(daemon.table().next_to_start(LimitShares::new(3))),
+            7 if run.is_open() && !run.is_live() => run.set_session(Some(driver::session(&run).0)),
+            8 if run.is_live() => run.set_session(None),
+            9 if run.is_live() => {
+                let (at, outcome) = (Timestamp::now(), HostedOutcome::Completed);
+                let end = HostedRunEnd { at, outcome, code: 0 };
+                run.note(&daemon.dir, |record| record.end = Some(end)).await.expect("written");
+                run.set_session(None);
+            }
+            _ => {}
+        }
+    }
+
+    fn check(table: &mut RunTable) {
+        let all: Vec<_> = table.runs.values().cloned().collect();
+        let count = |is_counted: fn(&HostedRun) -> bool| -> UserCounts {
+            all.iter().filter(|run| is_counted(run)).map(|run| run.user()).collect()
+        };
+        assert_eq!(table.open_by_user(), count(HostedRun::is_open));
+        assert_eq!(table.running_by_user(), count(HostedRun::has_place));
+        assert_eq!(
+            table.live().map(|run| run.user()).collect::<UserCounts>(),
+            count(HostedRun::is_live)
+        );
+        for run in &all {
+            let is_active = table.active.contains_key(run.id());
+            assert_eq!(is_active, !run.is_settled(), "{run:?}");
+            assert!(is_active || run.queued_priority().is_none(), "{run:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(12))]
+
+        #[test]
+        fn runs_that_are_looked_through_are_those_that_may_change(
+            actions in proptest::collection::vec((0_u8..10, 0_usize..8), 1..40),
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime").block_on(async {
+                let directory = tempfile::tempdir().expect("a directory");
+                let daemon = daemon(directory.path(), 1000);
+                for (action, which) in actions {
+                    let runs: Vec<_> = daemon.table().runs.values().cloned().collect();
+                    let run = runs.get(which % runs.len().max(1)).cloned();
+                    perform(&daemon, action, run).await;
+                    check(&mut daemon.table());
+                }
+            });
+        }
+    }
+
+    #[tokio::test]
+    async fn runs_that_have_ended_are_not_looked_through_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let daemon = daemon(directory.path(), 1000);
+        let ada = user("ada", Role::Submit);
+        for _ in 0..20 {
+            let run = accepted(daemon.submit(&ada, job(None, JOB)).await);
+            daemon.cancel(&run).await.expect("cancelled");
+        }
+        accepted(daemon.submit(&ada, job(None, JOB)).await);
+        let mut table = daemon.table();
+        assert_eq!(table.open_by_user().total(), 1);
+        assert_eq!((table.active.len(), table.runs.len()), (1, 21));
     }
 }

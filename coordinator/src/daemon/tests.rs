@@ -21,7 +21,8 @@ use crate::launch::host::OperatorOptions;
 use crate::results::export::ExportFormat;
 
 /// A job that is valid without its tasks.
-const JOB: &str = "name: demo\nagents: [{name: oracle}]\ndatasets: [{repo: 'https://host/r'}]\n";
+pub(super) const JOB: &str =
+    "name: demo\nagents: [{name: oracle}]\ndatasets: [{repo: 'https://host/r'}]\n";
 
 #[expect(clippy::needless_pass_by_value, reason = "the type of the option")]
 fn explain(fault: RunFault) -> RunFailure {
@@ -62,7 +63,7 @@ pub(super) fn user(name: &str, role: Role) -> Principal {
     Principal { name: name.to_owned(), role, variables: AllowedVariables::All }
 }
 
-fn job(key: Option<&str>, document: &str) -> JobSubmission {
+pub(super) fn job(key: Option<&str>, document: &str) -> JobSubmission {
     JobSubmission {
         kind: HostedKind::Job,
         document: SubmittedDocument { text: document.to_owned(), ..Default::default() },
@@ -73,7 +74,7 @@ fn job(key: Option<&str>, document: &str) -> JobSubmission {
     }
 }
 
-fn accepted(result: Result<SubmissionResult, DaemonError>) -> Arc<super::HostedRun> {
+pub(super) fn accepted(result: Result<SubmissionResult, DaemonError>) -> Arc<super::HostedRun> {
     match result.expect("accepted") {
         SubmissionResult::New(run) | SubmissionResult::Known(run) => run,
     }

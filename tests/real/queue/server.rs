@@ -297,8 +297,12 @@ fn account_with_too_little_disk_is_named_with_its_limit() {
         let nats = Nats::connect(with_user(&lab)).await.expect("a user");
         let refused = nats.prepare(&pool("one"), &CLASSES).await.expect_err("too little disk");
         let text = refused.to_string();
-        let NatsSetupError::Resources { reserved, .. } = refused else { panic!("{refused:?}") };
-        assert_eq!(reserved, 16 * 1024 * 1024, "{text}");
+        let NatsSetupError::Resources { missing, .. } = refused else { panic!("{refused:?}") };
+        assert_eq!(missing.reserved, 16 * 1024 * 1024, "{text}");
+        let info = nats.server_info().await.expect("read");
+        let mut found = info.streams.iter().filter_map(|stream| stream.missing_disk.clone());
+        let found = (info.lacks_disk(), found.next(), found.next());
+        assert_eq!(found, (true, Some(missing), None), "as before a run");
         let (_, taken) = text.split_once("may use 1048576 bytes, of which ").expect(&text);
         let taken: u64 = taken.split(' ').next().and_then(|bytes| bytes.parse().ok()).expect(&text);
         assert!(taken <= 1_048_576, "{text}");

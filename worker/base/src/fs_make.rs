@@ -35,6 +35,19 @@ pub fn make_directory(path: &Path, above: u32) -> io::Result<()> {
     }
 }
 
+/// Makes a directory at or below the scratch directory of an execution, unless it exists, with those above
+/// it. Blocks.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] if the directory of the worker is missing, too; [`ErrorKind::InvalidInput`] if
+/// `path` is not in `scratch`.
+pub fn make_in_scratch(scratch: &Path, path: &Path) -> io::Result<()> {
+    let below = path.strip_prefix(scratch).map_err(|_| io::Error::from(ErrorKind::InvalidInput))?;
+    // Those between both, and the directory of all scratch directories.
+    let above = u32::try_from(below.components().count()).unwrap_or(u32::MAX).saturating_add(1);
+    make_directory(path, above)
+}
+
 /// Makes a directory below another one, unless it exists; that one is not made. Blocks.
 ///
 /// # Errors
@@ -79,6 +92,24 @@ mod tests {
         fs::create_dir(&worker).expect("made");
         make_scratch_directory(&artifacts).await.expect("made");
         assert!(artifacts.is_dir());
+    }
+
+    #[test]
+    fn directories_of_an_execution_are_made_unless_that_of_the_worker_is_gone() {
+        let root = tempfile::tempdir().expect("a directory");
+        let worker = root.path().join("w-1");
+        let scratch = worker.join("scratch/exec");
+        for below in ["", "command", "steps/first/logs/verifier"] {
+            let path = scratch.join(below);
+            let refused = make_in_scratch(&scratch, &path).expect_err("it is gone");
+            assert_eq!((refused.kind(), worker.exists()), (ErrorKind::NotFound, false), "{below}");
+            fs::create_dir(&worker).expect("made");
+            make_in_scratch(&scratch, &path).expect("made");
+            assert!(path.is_dir(), "{below}");
+            fs::remove_dir_all(&worker).expect("removed");
+        }
+        let error = make_in_scratch(&scratch, &worker).expect_err("it is not in it");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use rollout_base::backoff::without_place;
 use rollout_base::shortage::Shortage;
 use rollout_base::shown_path::shown;
 use rollout_base::write_check::check_writes;
+use rollout_store::host::DirectoryMarks;
 use tokio::time::{Instant, timeout};
 
 use super::disk_work::{ANSWER_LIMIT, DiskWork};
@@ -35,7 +36,9 @@ type FailedCheck = Option<(PathBuf, io::Error)>;
 /// Watches directories of this process.
 #[derive(Debug, Default)]
 pub(super) struct WriteWatch {
-    directories: Vec<PathBuf>,
+    /// With the marks that each had at the start: one that was removed and appears again in part is no
+    /// longer that of this process.
+    directories: Vec<(PathBuf, DirectoryMarks)>,
     state: Mutex<WriteWatchState>,
     /// The check that runs: a disk that does not answer gets no second one.
     running: tokio::sync::Mutex<Option<DiskWork<FailedCheck>>>,
@@ -53,6 +56,11 @@ struct WriteWatchState {
 
 impl WriteWatch {
     pub(super) fn new(directories: Vec<PathBuf>) -> Self {
+        let with_marks = |path: PathBuf| {
+            let marks = DirectoryMarks::of(&path);
+            (path, marks)
+        };
+        let directories = directories.into_iter().map(with_marks).collect();
         Self { directories, ..Self::default() }
     }
 
@@ -93,7 +101,7 @@ impl WriteWatch {
             Some(ended) => {
                 *running = None;
                 let failed = ended.unwrap_or_else(|panic| {
-                    Some((self.directories[0].clone(), io::Error::other(panic.to_string())))
+                    Some((self.directories[0].0.clone(), io::Error::other(panic.to_string())))
                 });
                 self.record(failed.map(|(path, error)| {
                     let message =
@@ -117,16 +125,17 @@ impl WriteWatch {
     fn begin(&self) -> DiskWork<FailedCheck> {
         let directories = self.directories.clone();
         DiskWork::start("disk check", move || {
-            directories
-                .into_iter()
-                .find_map(|path| Some((check_writes(&path).err()?, path)))
-                .map(|(error, path)| (path, error))
+            directories.into_iter().find_map(|(path, marks)| {
+                let checked = check_writes(&path).and_then(|()| marks.check());
+                Some((path, checked.err()?))
+            })
         })
     }
 
     /// Records that a check had no answer in time.
     pub(super) fn record_silence(&self) {
-        let path = self.directories.first().map(|path| shown(path).to_string()).unwrap_or_default();
+        let first = self.directories.first();
+        let path = first.map(|(path, _)| shown(path).to_string()).unwrap_or_default();
         let message = format!("cannot write to {path}: no answer for {ANSWER_LIMIT:?}");
         let since = Instant::now();
         self.record(Some(WriteFault { message, since, is_shortage: false, is_silent: true }));
@@ -180,6 +189,7 @@ mod tests {
     use std::sync::mpsc;
 
     use rollout_base::supervise;
+    use rollout_store::host::WorkerDir;
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::*;
@@ -200,6 +210,23 @@ mod tests {
         assert_eq!(watch.check(Duration::from_secs(3600)).await, None);
         assert_eq!(watch.failed_since(began), Some(fault.message));
         assert_eq!(watch.failed_since(Instant::now() + Duration::from_secs(1)), None);
+    }
+
+    #[tokio::test]
+    async fn directory_of_a_worker_that_is_back_without_its_lock_is_a_fault() {
+        let base = tempfile::tempdir().expect("a directory");
+        let own = WorkerDir::create(base.path()).expect("created");
+        let watch = WriteWatch::new(vec![own.path().to_owned()]);
+        assert_eq!(watch.check(Duration::ZERO).await, None);
+        let aside = base.path().join("aside");
+        std::fs::rename(own.path(), &aside).expect("moved");
+        assert!(watch.check(Duration::ZERO).await.is_some());
+        std::fs::create_dir(own.path()).expect("made");
+        let fault = watch.check(Duration::ZERO).await.expect("it has no lock");
+        assert!(fault.message.ends_with("its file lock was removed or replaced"), "{fault:?}");
+        std::fs::remove_dir(own.path()).expect("removed");
+        std::fs::rename(&aside, own.path()).expect("moved back");
+        assert_eq!(watch.check(Duration::ZERO).await, None);
     }
 
     #[tokio::test]

@@ -13,7 +13,7 @@ use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use rollout_base::fs_make::make_directory;
+use rollout_base::fs_make::make_in_scratch;
 use rollout_base::secrets::{RedactingStream, RedactionStyle, Redactor};
 use rollout_base::supervise::{self, BlockingDrop};
 use rollout_base::warning_limiter::WarningLimiter;
@@ -21,10 +21,6 @@ use rollout_environment::{OutputSink, OutputStream};
 use rollout_protocol::limits;
 
 use super::context::ScratchWork;
-
-/// Directories above that of a file which may be missing: `steps/<name>/logs`. More are missing if
-/// something moved or removed the directory of the run or of the worker.
-const DIRECTORIES_ABOVE: u32 = 3;
 
 /// Bytes of the beginning, and of the end, of output of which only the last lines are quoted.
 const QUOTED_BYTES: u64 = 16 * 1024;
@@ -51,35 +47,39 @@ pub struct CapturedStream {
 }
 
 impl Capture {
-    /// Captures into two files of a scratch directory, created at the first byte or at the end. Creates
-    /// their directory if it is missing.
+    /// Captures into two files below the scratch directory of an execution, created at the first byte or at
+    /// the end. Creates their directory if it is missing, but not that of the worker.
     pub fn new(
-        stdout: PathBuf,
-        stderr: PathBuf,
+        directory: &Path,
+        [stdout, stderr]: [PathBuf; 2],
         redactor: &Redactor,
         scratch: &ScratchWork,
     ) -> Self {
         let (head, tail) = (limits::CAPTURE_HEAD_BYTES, limits::CAPTURE_TAIL_BYTES);
-        Self::with_bounds([stdout, stderr], redactor, scratch, head, tail)
+        Self::with_bounds(directory, [stdout, stderr], redactor, scratch, [head, tail])
     }
 
     /// The same for output that is not kept, but quoted.
     pub(crate) fn for_quotes(
+        directory: &Path,
         files: [PathBuf; 2],
         redactor: &Redactor,
         scratch: &ScratchWork,
     ) -> Self {
-        Self::with_bounds(files, redactor, scratch, QUOTED_BYTES, QUOTED_BYTES)
+        Self::with_bounds(directory, files, redactor, scratch, [QUOTED_BYTES; 2])
     }
 
     fn with_bounds(
+        directory: &Path,
         files: [PathBuf; 2],
         redactor: &Redactor,
         scratch: &ScratchWork,
-        head: u64,
-        tail: u64,
+        bounds: [u64; 2],
     ) -> Self {
-        let stream = |file| Arc::new(StreamCapture::new(file, redactor, head, tail));
+        let stream = |path| {
+            let place = CapturePlace { directory: directory.to_owned(), path };
+            Arc::new(StreamCapture::new(place, redactor, bounds))
+        };
         Self { streams: files.map(stream), scratch: scratch.clone() }
     }
 
@@ -138,12 +138,20 @@ impl OutputSink for Capture {
 /// A stream and its file. Who locks both locks the file first.
 #[derive(Debug)]
 struct StreamCapture {
-    path: PathBuf,
+    place: CapturePlace,
     redactor: Redactor,
     /// Never locked while a disk is waited for.
     state: Mutex<CaptureState>,
     /// Locked by blocking threads only.
     file: Mutex<CaptureFile>,
+}
+
+/// A file that is created with the directories above it, up to the scratch directory.
+#[derive(Debug)]
+struct CapturePlace {
+    /// The scratch directory of the execution.
+    directory: PathBuf,
+    path: PathBuf,
 }
 
 #[derive(Debug)]
@@ -181,7 +189,7 @@ struct CaptureFile {
 }
 
 impl StreamCapture {
-    fn new(path: PathBuf, redactor: &Redactor, head: u64, tail: u64) -> Self {
+    fn new(place: CapturePlace, redactor: &Redactor, [head, tail]: [u64; 2]) -> Self {
         let state = CaptureState {
             head: Some(redactor.stream(RedactionStyle::Marker)),
             head_left: head,
@@ -195,7 +203,7 @@ impl StreamCapture {
             finished: false,
         };
         let redactor = redactor.clone();
-        Self { path, redactor, state: Mutex::new(state), file: Mutex::default() }
+        Self { place, redactor, state: Mutex::new(state), file: Mutex::default() }
     }
 
     /// Writes the clean bytes until there are none. Blocks.
@@ -210,7 +218,7 @@ impl StreamCapture {
                 }
                 std::mem::take(&mut state.clean)
             };
-            file.write(&self.path, &clean);
+            file.write(&self.place, &clean);
         }
     }
 
@@ -219,8 +227,8 @@ impl StreamCapture {
         let mut file = self.file();
         let (rest, total_bytes, truncated) = self.state().end();
         if let Some(rest) = rest {
-            file.open(&self.path);
-            file.write(&self.path, &rest.into_clean(&self.redactor));
+            file.open(&self.place);
+            file.write(&self.place, &rest.into_clean(&self.redactor));
             file.close();
         }
         match &file.failed {
@@ -228,7 +236,7 @@ impl StreamCapture {
                 Some(number) => io::Error::from_raw_os_error(number),
                 None => io::Error::new(error.kind(), error.to_string()),
             }),
-            None => Ok(CapturedStream { file: self.path.clone(), total_bytes, truncated }),
+            None => Ok(CapturedStream { file: self.place.path.clone(), total_bytes, truncated }),
         }
     }
 
@@ -313,20 +321,20 @@ impl CaptureRest {
 
 impl CaptureFile {
     /// Writes bytes. After an error the rest of the stream is dropped: the script continues.
-    fn write(&mut self, path: &Path, bytes: &[u8]) {
-        self.open(path);
+    fn write(&mut self, place: &CapturePlace, bytes: &[u8]) {
+        self.open(place);
         if let Some(file) = &mut self.file
             && let Err(error) = file.write_all(bytes)
         {
-            self.fail(path, error);
+            self.fail(&place.path, error);
         }
     }
 
-    fn open(&mut self, path: &Path) {
+    fn open(&mut self, place: &CapturePlace) {
         if self.file.is_none() && self.failed.is_none() {
-            match create_file(path) {
+            match place.create_file() {
                 Ok(file) => self.file = Some(BlockingDrop::new(file)),
-                Err(error) => self.fail(path, error),
+                Err(error) => self.fail(&place.path, error),
             }
         }
     }
@@ -343,14 +351,16 @@ impl CaptureFile {
     }
 }
 
-fn create_file(path: &Path) -> io::Result<File> {
-    match File::create(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let directory = path.parent().ok_or(error)?;
-            make_directory(directory, DIRECTORIES_ABOVE)?;
-            File::create(path)
+impl CapturePlace {
+    fn create_file(&self) -> io::Result<File> {
+        match File::create(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let directory = self.path.parent().ok_or(error)?;
+                make_in_scratch(&self.directory, directory)?;
+                File::create(&self.path)
+            }
+            other => other,
         }
-        other => other,
     }
 }
 
@@ -392,7 +402,7 @@ mod tests {
     fn bounded_capture(dir: &Path, head: u64, tail: u64) -> Capture {
         let redactor = Redactor::new([("PASSWORD", SECRET)]);
         let files = [dir.join("new/stdout.txt"), dir.join("new/stderr.txt")];
-        Capture::with_bounds(files, &redactor, &ScratchWork::default(), head, tail)
+        Capture::with_bounds(dir, files, &redactor, &ScratchWork::default(), [head, tail])
     }
 
     #[tokio::test]
@@ -416,18 +426,21 @@ mod tests {
         std::fs::create_dir_all(&scratch).expect("made");
         let redactor = Redactor::new([("PASSWORD", SECRET)]);
         let output = async |directory: &str| {
-            let [stdout, stderr] =
-                ["stdout.txt", "stderr.txt"].map(|name| scratch.join(directory).join(name));
-            let capture = Capture::new(stdout, stderr, &redactor, &ScratchWork::default());
+            let files = ["stdout.txt", "stderr.txt"].map(|name| scratch.join(directory).join(name));
+            let capture = Capture::new(&scratch, files, &redactor, &ScratchWork::default());
             capture.write(OutputStream::Stdout, b"said");
             capture.finish().await
         };
         assert!(output("steps/first/logs/verifier").await.is_ok(), "the deepest directory");
-        std::fs::rename(dir.path().join("run"), dir.path().join("moved")).expect("moved");
-        for directory in ["command", "steps/first/logs/verifier"] {
-            let error = output(directory).await.expect_err("its directory is gone");
-            assert_eq!(error.kind(), io::ErrorKind::NotFound, "{directory}");
-            assert!(!dir.path().join("run").exists(), "{directory}");
+        // That of the run, and that of the worker alone.
+        for gone in ["run", "run/.work/workers/w-1"].map(|gone| dir.path().join(gone)) {
+            std::fs::rename(&gone, dir.path().join("moved")).expect("moved");
+            for directory in ["", "command", "steps/first/logs/verifier"] {
+                let error = output(directory).await.expect_err("its directory is gone");
+                assert_eq!(error.kind(), io::ErrorKind::NotFound, "{directory}");
+                assert!(!gone.exists(), "{directory}");
+            }
+            std::fs::rename(dir.path().join("moved"), &gone).expect("moved back");
         }
     }
 
@@ -493,10 +506,11 @@ mod tests {
     async fn output_is_taken_while_its_disk_gives_no_answer() {
         let dir = tempfile::tempdir().expect("a directory");
         let scratch = ScratchWork::default();
-        let [stdout, stderr] = ["stdout.txt", "stderr.txt"].map(|name| dir.path().join(name));
+        let files = ["stdout.txt", "stderr.txt"].map(|name| dir.path().join(name));
+        let stdout = files[0].clone();
         // Opening it waits for a reader.
         mknodat(CWD, &stdout, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
-        let capture = Capture::new(stdout.clone(), stderr, &Redactor::default(), &scratch);
+        let capture = Capture::new(dir.path(), files, &Redactor::default(), &scratch);
         let (taken, is_taken) = mpsc::channel();
         let reading = supervise::thread("reader", move || {
             let in_time = is_taken.recv_timeout(Duration::from_secs(10)).is_ok();

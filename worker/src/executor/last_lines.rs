@@ -88,7 +88,8 @@ how to fix it, please visit the webpage mentioned above.
     async fn summary(said: &str) -> String {
         let dir = tempfile::tempdir().expect("a directory");
         let files = ["stdout.txt", "stderr.txt"].map(|name| dir.path().join(name));
-        let capture = Capture::for_quotes(files, &Redactor::default(), &ScratchWork::default());
+        let (redactor, work) = (Redactor::default(), ScratchWork::default());
+        let capture = Capture::for_quotes(dir.path(), files, &redactor, &work);
         capture.write(OutputStream::Stderr, said.as_bytes());
         stderr_summary(&capture).await
     }

@@ -15,7 +15,8 @@ const DIRECTORY: &str = "aside";
 /// Captures of an execution whose output is not kept.
 #[derive(Debug)]
 pub(crate) struct UnrecordedCaptures {
-    directory: PathBuf,
+    /// The scratch directory of the execution.
+    scratch: PathBuf,
     scratch_work: ScratchWork,
     /// Number of captures that have begun.
     begun: AtomicUsize,
@@ -23,16 +24,16 @@ pub(crate) struct UnrecordedCaptures {
 
 impl UnrecordedCaptures {
     pub(super) fn new(ctx: &ExecutionContext) -> Self {
-        let directory = ctx.scratch.join(DIRECTORY);
-        Self { directory, scratch_work: ctx.scratch_work.clone(), begun: AtomicUsize::new(0) }
+        let (scratch, scratch_work) = (ctx.scratch.clone(), ctx.scratch_work.clone());
+        Self { scratch, scratch_work, begun: AtomicUsize::new(0) }
     }
 
     /// Captures a command. Each has files of its own: a disk may take those of an earlier one later.
     pub(crate) fn start(&self, redactor: &Redactor) -> Arc<Capture> {
         let number = self.begun.fetch_add(1, Ordering::Relaxed);
-        let directory = self.directory.join(number.to_string());
+        let directory = self.scratch.join(DIRECTORY).join(number.to_string());
         let files = ["stdout.txt", "stderr.txt"].map(|name| directory.join(name));
-        Arc::new(Capture::for_quotes(files, redactor, &self.scratch_work))
+        Arc::new(Capture::for_quotes(&self.scratch, files, redactor, &self.scratch_work))
     }
 }
 

@@ -3,7 +3,7 @@
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::limits;
-use rollout_queue::nats::{AccountLimits, NatsServerInfo, StreamCopies};
+use rollout_queue::nats::{AccountLimits, MissingDisk, NatsServerInfo, StreamCopies};
 
 use super::RequiredNatsArgs;
 use crate::cli::error::CliError;
@@ -41,7 +41,8 @@ pub(in crate::cli) async fn doctor(
     let mut lines = describe(&info);
     lines.push(format!("workers    {living} alive, {} silent", workers.len() - living));
     printer.data(&render(&lines, printer.out))?;
-    Ok(if info.has_differences() { ExitCode::Config } else { ExitCode::Success })
+    let is_ready = !info.has_differences() && !info.lacks_disk();
+    Ok(if is_ready { ExitCode::Success } else { ExitCode::Config })
 }
 
 fn render(lines: &[String], style: Style) -> String {
@@ -66,7 +67,7 @@ fn describe(info: &NatsServerInfo) -> Vec<String> {
     for stream in &info.streams {
         let name = &stream.name;
         if !stream.present {
-            lines.push(format!("stream     {name} does not exist yet; the first run creates it"));
+            lines.push(describe_missing(name, stream.missing_disk.as_ref()));
             continue;
         }
         lines.push(format!(
@@ -88,6 +89,17 @@ fn describe(info: &NatsServerInfo) -> Vec<String> {
         lines.extend(difference_lines(&consumer.differences));
     }
     lines
+}
+
+/// A stream that does not exist, and why it cannot be created, if it cannot.
+fn describe_missing(name: &str, lacks: Option<&MissingDisk>) -> String {
+    match lacks {
+        None => format!("stream     {name} does not exist yet; the first run creates it"),
+        Some(missing) => format!(
+            "stream     {missing}: give the account more disk (`max_file`), or create the stream \
+             beforehand with a smaller `max_bytes`"
+        ),
+    }
 }
 
 /// The servers that have a copy of a stream.
@@ -124,6 +136,15 @@ fn describe_limits(limits: &AccountLimits) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stream_that_cannot_be_created_is_shown_as_the_error_of_a_run() {
+        let (name, available) = ("REPORTS".to_owned(), "the account may use 5 bytes".to_owned());
+        let missing = MissingDisk { name, reserved: 7, available };
+        let line = describe_missing("REPORTS", Some(&missing));
+        assert!(line.starts_with(&format!("stream     {missing}: give the account")), "{line}");
+        assert!(describe_missing("REPORTS", None).ends_with("the first run creates it"));
+    }
 
     #[test]
     fn facts_of_narrow_terminal_continue_below_their_text() {

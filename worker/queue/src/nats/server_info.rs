@@ -7,6 +7,7 @@ use super::client::NatsClient;
 use super::consumers::{ListedConsumer, list_consumers};
 use super::error::NatsError;
 use super::incarnation::{StreamInfo, StreamState};
+use super::missing_disk::{DiskLeft, MissingDisk};
 use super::names;
 use super::setup::{self, RequiredResource, ResourceInfo, ServerSettings};
 
@@ -63,6 +64,8 @@ pub struct StreamStatus {
     pub copies: Option<StreamCopies>,
     /// Settings that differ from the required ones, one text each.
     pub differences: Vec<String>,
+    /// The disk that the account lacks for it, if it does not exist and cannot be created.
+    pub missing_disk: Option<MissingDisk>,
 }
 
 /// The copies of a stream on the servers of a cluster.
@@ -118,6 +121,11 @@ impl NatsServerInfo {
         let consumers = self.consumers.iter().map(|consumer| &consumer.differences);
         streams.chain(consumers).any(|differences| !differences.is_empty())
     }
+
+    /// Whether the account has too little disk for a stream that does not exist yet.
+    pub fn lacks_disk(&self) -> bool {
+        self.streams.iter().any(|stream| stream.missing_disk.is_some())
+    }
 }
 
 #[derive(Deserialize)]
@@ -151,6 +159,11 @@ impl JetStreamAccount {
         let limits = self.limits();
         AccountLimits { storage: limits.storage.max(counted(self.reserved_storage)), ..limits }
     }
+
+    /// What it can still reserve. The server counts what streams reserve, not what they use.
+    fn disk_left(&self) -> DiskLeft {
+        DiskLeft::new(self.limits_with_reservations(), counted(self.reserved_storage))
+    }
 }
 
 /// Bytes that a server states. It adds -1 for each stream without a limit and may end below zero, which it
@@ -167,10 +180,14 @@ pub(super) async fn account_limits(client: &NatsClient) -> Result<AccountLimits,
 
 pub(super) async fn read_server_info(client: &NatsClient) -> Result<NatsServerInfo, NatsError> {
     let account: JetStreamAccount = client.api_call("INFO", &json!({})).await?;
-    let limits = account.limits();
+    let (limits, mut disk) = (account.limits(), account.disk_left());
     let mut streams = Vec::new();
     for wanted in setup::required_streams(client) {
-        streams.push(stream_status(client, &wanted).await?);
+        let mut status = stream_status(client, &wanted).await?;
+        if !status.present {
+            status.missing_disk = disk.reserve(&wanted.name, wanted.reserved_bytes());
+        }
+        streams.push(status);
     }
     let listed = list_consumers(client).await?.into_iter();
     let consumers = listed.map(|listed| consumer_status(client, listed)).collect();
@@ -211,7 +228,17 @@ async fn stream_status(
     };
     let StreamState { messages, bytes, last_seq: last_sequence, .. } = state;
     let present = created.is_some();
-    Ok(StreamStatus { name, present, created, messages, bytes, last_sequence, copies, differences })
+    Ok(StreamStatus {
+        name,
+        present,
+        created,
+        messages,
+        bytes,
+        last_sequence,
+        copies,
+        differences,
+        missing_disk: None,
+    })
 }
 
 fn consumer_status(client: &NatsClient, listed: ListedConsumer) -> ConsumerStatus {

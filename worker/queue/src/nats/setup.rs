@@ -10,10 +10,11 @@ use serde_json::{Map, Value, json};
 
 use super::client::NatsClient;
 use super::error::{ApiError, CONSUMER_NOT_FOUND, NatsError, STREAM_NOT_FOUND};
+use super::missing_disk::MissingDisk;
 use super::names::{self, NatsName};
 use super::options::NatsOptions;
 use super::replicas;
-use super::server_info::{self, AccountLimits};
+use super::server_info;
 use crate::traits::QueueError;
 
 /// Limit on unacknowledged deliveries of one class in the whole pool. The server delivers no more
@@ -58,16 +59,10 @@ pub enum NatsSetupError {
         found: String,
     },
     /// The account, or the server, has less disk than a stream reserves.
-    #[error(
-        "cannot create {name}, which reserves {reserved} bytes of disk: {available} ({reason})"
-    )]
+    #[error("{missing} ({reason})")]
     Resources {
-        /// Stream.
-        name: String,
-        /// Bytes that it reserves, all copies together.
-        reserved: u64,
-        /// What there is.
-        available: String,
+        /// The stream and the disk.
+        missing: MissingDisk,
         /// The server's reason.
         reason: String,
     },
@@ -134,6 +129,15 @@ impl RequiredResource {
             None => self.defaults.insert(setting.to_owned(), default.into()),
         };
         self
+    }
+
+    /// Bytes of disk that it reserves, all copies together.
+    pub(super) fn reserved_bytes(&self) -> u64 {
+        let setting = |name: &str| self.settings.get(name).or_else(|| self.defaults.get(name));
+        // No limit is -1.
+        let number = |name: &str| setting(name).and_then(Value::as_u64);
+        let copies = number(replicas::SETTING).unwrap_or(1);
+        number("max_bytes").unwrap_or(0).saturating_mul(copies)
     }
 
     /// The differences of a configuration from the server. Settings that it omits are zero values:
@@ -339,20 +343,9 @@ async fn out_of_storage(
     wanted: &RequiredResource,
     error: &ApiError,
 ) -> NatsSetupError {
-    let setting = |name: &str| wanted.settings.get(name).or_else(|| wanted.defaults.get(name));
-    let number = |name: &str| setting(name).and_then(Value::as_u64);
-    let copies = number(replicas::SETTING).unwrap_or(1);
-    let reserved = number("max_bytes").unwrap_or(0).saturating_mul(copies);
-    let available = match server_info::account_limits(client).await {
-        Ok(AccountLimits { max_storage: Some(most), storage, .. }) => {
-            format!("the account may use {most} bytes, of which {storage} are taken")
-        }
-        // The server's own disk is the limit.
-        Ok(_) => "the server has less".to_owned(),
-        Err(fault) => format!("the limits of the account are unknown: {fault}"),
-    };
-    let (name, reason) = (wanted.name.clone(), error.description.clone());
-    NatsSetupError::Resources { name, reserved, available, reason }
+    let limits = server_info::account_limits(client).await;
+    let missing = MissingDisk::of_refused(&wanted.name, wanted.reserved_bytes(), limits);
+    NatsSetupError::Resources { missing, reason: error.description.clone() }
 }
 
 /// Gives every stream `copies` copies. Returns the names of those that had another number.
@@ -403,6 +396,14 @@ mod tests {
         let settings: Vec<_> = differences.iter().map(|d| d.setting.as_str()).collect();
         assert_eq!(settings, ["a", "d"]);
         assert_eq!((&*differences[1].wanted, &*differences[1].found), (r#"["x"]"#, "null"));
+    }
+
+    #[test]
+    fn every_copy_of_a_stream_reserves_its_disk() {
+        let stream = |bytes: Value| RequiredResource::new("S", json!({ "max_bytes": bytes }));
+        assert_eq!(stream(json!(-1)).reserved_bytes(), 0, "it has no limit");
+        let copied = stream(json!(100)).with_setting(replicas::SETTING, None, 3);
+        assert_eq!((stream(json!(100)).reserved_bytes(), copied.reserved_bytes()), (100, 300));
     }
 
     #[test]

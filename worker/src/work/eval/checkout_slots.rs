@@ -6,8 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use rollout_base::fs_make::make_directory;
+use rollout_base::supervise;
+
 use super::EvalFilesError;
 use super::local_dir::{self, CacheDirLock};
+
+/// Directories above that of a slot which may be missing: `repositories/slots` in that of the worker.
+const HOME_DEPTH: u32 = 2;
 
 /// Marker file of a slot that was given out and not cleaned since.
 const DIRTY_MARK: &str = "dirty";
@@ -65,7 +71,9 @@ impl CheckoutSlots {
             local_dir::remove_path(&slot.path()).await?;
         }
         let make = async {
-            tokio::fs::create_dir_all(&home).await?;
+            // Not the directory of the worker itself.
+            let made = home.clone();
+            supervise::blocking(move || make_directory(&made, HOME_DEPTH)).await?;
             tokio::fs::write(home.join(DIRTY_MARK), b"").await?;
             match slot.commit {
                 Some(_) => Ok(()),

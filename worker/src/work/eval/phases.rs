@@ -251,9 +251,10 @@ impl EvalRun<'_> {
 
     pub(super) fn start_capture(&mut self, directory: &'static str) -> Arc<Capture> {
         let dir: PathBuf = self.ctx.execution.scratch.join(directory);
-        let (stdout, stderr) = (dir.join("stdout.txt"), dir.join("stderr.txt"));
-        let scratch = &self.ctx.execution.scratch_work;
-        let capture = Capture::new(stdout, stderr, &self.attempt.redactor, scratch);
+        let files = ["stdout.txt", "stderr.txt"].map(|name| dir.join(name));
+        let execution = &self.ctx.execution;
+        let (root, work) = (&execution.scratch, &execution.scratch_work);
+        let capture = Capture::new(root, files, &self.attempt.redactor, work);
         let capture = Arc::new(capture);
         self.captures.push((directory, capture.clone()));
         capture

@@ -64,8 +64,9 @@ impl IdeasRun<'_> {
         placed
             .map_err(|failure| typed(ScriptError::Place { what: "the install script", failure }))?;
         let directory = ctx.execution.scratch.join(INSTALL_DIRECTORY);
-        let files = (directory.join("stdout.txt"), directory.join("stderr.txt"));
-        let capture = Capture::new(files.0, files.1, &redactor, &ctx.execution.scratch_work);
+        let files = ["stdout.txt", "stderr.txt"].map(|name| directory.join(name));
+        let (root, work) = (&ctx.execution.scratch, &ctx.execution.scratch_work);
+        let capture = Capture::new(root, files, &redactor, work);
         let capture = std::sync::Arc::new(capture);
         self.install_capture = Some(capture.clone());
         let limit = seconds(agent.install_sec());

@@ -115,9 +115,9 @@ impl<'a> IdeasRun<'a> {
         let limit = command.timeout_sec.map_or(Duration::MAX, seconds);
         let redactor = self.attempt.redactor.clone();
         let scratch = &self.ctx.execution.scratch;
-        let files = (scratch.join("stdout.txt"), scratch.join("stderr.txt"));
+        let files = ["stdout.txt", "stderr.txt"].map(|name| scratch.join(name));
         let scratch_work = &self.ctx.execution.scratch_work;
-        let capture = Arc::new(Capture::new(files.0, files.1, &redactor, scratch_work));
+        let capture = Arc::new(Capture::new(scratch, files, &redactor, scratch_work));
         self.capture = Some(Arc::clone(&capture));
         let (servers, argv) = (self.ctx.ideas.gateway.as_ref(), agents::bash(SCRIPT.to_owned()));
         let mut env = self.variables.command.clone();

@@ -66,8 +66,8 @@ impl TrialOutputs {
             None => Cow::Borrowed(stage.directory()),
             Some(_) => Cow::Owned(step_prefix(step) + stage.directory()),
         };
-        let [stdout, stderr] = self.capture_files(&directory);
-        let capture = Arc::new(Capture::new(stdout, stderr, redactor, &self.scratch_work));
+        let files = self.capture_files(&directory);
+        let capture = Arc::new(Capture::new(&self.scratch, files, redactor, &self.scratch_work));
         self.list.add(&directory);
         self.captures.push((stage, directory, capture.clone()));
         capture

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use rollout_base::fs_make::make_directory;
 use rollout_base::supervise;
 use rollout_protocol::spec::eval::CommitBundle;
 
@@ -10,6 +11,10 @@ use super::{Git, GitCall, GitError, bundle, is_commit};
 /// Attributes of every path in these repositories, whatever the repository itself says: plain
 /// bytes. Nothing is converted, and no filter applies, in either direction.
 const GIT_ATTRIBUTES: &str = "* -text -eol -ident -filter -working-tree-encoding\n";
+
+/// Directories above that of a repository which may be missing: `repositories/mirrors` in that of a worker,
+/// which must not appear again in part when something removed it.
+const DIRECTORIES_ABOVE: u32 = 2;
 
 /// A bare repository made by Rollout.
 #[derive(Debug, Clone)]
@@ -58,7 +63,8 @@ impl BareRepository {
             let reason = "it is not the bundle of a root commit".to_owned();
             return Err(GitError::BadBundle { path: file.to_owned(), reason });
         }
-        let made = tokio::fs::create_dir_all(dir).await;
+        let new = dir.to_owned();
+        let made = supervise::blocking(move || make_directory(&new, DIRECTORIES_ABOVE)).await;
         made.map_err(|error| GitError::io("create", dir, error))?;
         let bare = Self::from_dir(dir);
         let format = if root.commit.len() == 64 { "sha256" } else { "sha1" };
@@ -71,7 +77,7 @@ impl BareRepository {
             (dir.join("shallow"), format!("{}\n", root.commit)),
         ];
         let write = move || {
-            std::fs::create_dir_all(&info).map_err(|error| GitError::io("create", &info, error))?;
+            make_directory(&info, 0).map_err(|error| GitError::io("create", &info, error))?;
             files.into_iter().try_for_each(|(path, content)| {
                 let written = std::fs::write(&path, content);
                 written.map_err(|error| GitError::io("write", path, error))

@@ -7,6 +7,7 @@
 //!   owner's own PID namespace,
 //! * the lock of the owner's [`WorkerDir`] is free: the kernel releases it with the process.
 
+mod marks;
 mod owner;
 mod process;
 mod worker_dir;
@@ -15,12 +16,16 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
 
+pub use self::marks::DirectoryMarks;
 pub use self::owner::{DeadOwners, Owner};
 pub use self::process::start_ticks;
 pub use self::worker_dir::{WorkerDir, WorkerDirError};
 
 /// Name of the lock in a worker directory.
 const LOCK: &str = "lock";
+
+/// Name of the file that says who owns a worker directory.
+const OWNER_FILE: &str = "owner.json";
 
 /// Decides which owners are dead, as seen from the host of this process.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use rollout_base::shown_path::shown;
 use rollout_base::{durable, fs_remove};
 use rollout_protocol::id::WorkerId;
 
-use super::{LOCK, Owner};
+use super::{LOCK, OWNER_FILE, Owner};
 
 /// Name prefix of directories that are not ready.
 const UNREADY_PREFIX: &str = ".new-";
@@ -73,7 +73,7 @@ impl WorkerDir {
         let failed = || WorkerDirError::with_context("create", &unready);
         let owner = Owner::current(path.clone());
         let text = serde_json::to_vec(&owner).map_err(|error| failed()(error.into()))?;
-        fs::write(unready.join("owner.json"), text).map_err(failed())?;
+        fs::write(unready.join(OWNER_FILE), text).map_err(failed())?;
         for name in ["spool", "scratch"] {
             fs::create_dir(unready.join(name)).map_err(failed())?;
         }
@@ -158,7 +158,7 @@ impl WorkerDir {
 
     /// The owner that created the directory, if it can still be read.
     pub fn owner(&self) -> Option<Owner> {
-        fs::read_to_string(self.path.join("owner.json"))
+        fs::read_to_string(self.path.join(OWNER_FILE))
             .ok()
             .and_then(|text| Owner::from_label(&text))
     }

@@ -128,6 +128,18 @@ async fn mirror_that_cannot_be_renamed_is_evicted_later() {
 }
 
 #[tokio::test]
+async fn slot_of_worker_whose_directory_is_gone_makes_no_new_one() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let worker = dir.path().join("w-1");
+    let home = worker.join("repositories/slots");
+    let slots = CheckoutSlots::open(&home).expect("opened");
+    std::fs::remove_dir_all(worker.join("repositories")).expect("removed");
+    slots.acquire("c0").await.expect("made again").clean().await.expect("cleaned");
+    std::fs::remove_dir_all(&worker).expect("removed");
+    assert!(slots.acquire("c1").await.is_err() && !exists(&worker));
+}
+
+#[tokio::test]
 async fn slot_not_cleaned_is_empty_when_taken_again() {
     let dir = tempfile::tempdir().expect("a directory");
     let slots = CheckoutSlots::open(dir.path()).expect("opened");
