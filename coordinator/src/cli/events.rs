@@ -11,6 +11,7 @@ use super::error::CliError;
 use super::output::Printer;
 use super::run_place::RunPlace;
 use super::{hook_events, search_dir};
+use crate::config::local_time;
 use crate::events::sinks::terminal::format::{duration, number};
 use crate::results::escape;
 use crate::results::known_cost::NullUnknownCosts;
@@ -71,6 +72,9 @@ pub(super) struct EventsArgs {
 pub(super) async fn run(args: &EventsArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     let place = RunPlace::open(&args.run_dir).await?;
     search_dir::refuse("print the events of", place.directory(), SEARCH_HINT)?;
+    if !args.json {
+        printer.warn_of_unknown_zone();
+    }
     match &args.trial {
         Some(trial) => hook_events::run(args, &place, trial, printer).await,
         None => print_durable(args, &place, printer),
@@ -107,11 +111,13 @@ fn print_durable(
     Ok(ExitCode::Success)
 }
 
-/// `12  2026-01-01T10:00:00Z  trial_settled  agent/dataset/task__1: completed, reward 1`.
+/// `12  2026-01-01T10:00:00Z  trial_settled  agent/dataset/task__1: completed, reward 1`, with the local
+/// time.
 pub(super) fn line(event: &NumberedEvent) -> String {
     let NumberedEvent { seq, event: RunEvent { at, kind } } = event;
     let (name, detail) = describe(kind);
-    format!("{seq:>8}  {at:.0}  {name:<13}  {}", escape::line(&detail)).trim_end().to_owned()
+    let at = local_time::shown(*at);
+    format!("{seq:>8}  {at}  {name:<13}  {}", escape::line(&detail)).trim_end().to_owned()
 }
 
 /// Name of an event, and its content for people.

@@ -15,6 +15,7 @@ use super::events::EventsArgs;
 use super::output::Printer;
 use super::run_place::RunPlace;
 use super::store_url;
+use crate::config::local_time;
 use crate::results::escape;
 use crate::results::view::{
     HookEventLogs, HookEventRead, HookLog, HookLogCursor, TrialState, find_trial, resolve_hook_logs,
@@ -238,12 +239,13 @@ fn document(
     format!("{},\"event\":{line}}}", label.trim_end_matches('}'))
 }
 
-/// `12  2026-01-01T10:00:00Z  model_call_end   step 3  call_7, ok`.
+/// `12  2026-01-01T10:00:00Z  model_call_end   step 3  call_7, ok`, with the local time.
 fn line_of(event: &HookEvent) -> String {
     let step = event.step_index.map_or_else(String::new, |step| format!("step {step}"));
     let detail = escape::line(&describe(&event.body)).into_owned();
     let kind = event.body.event_type().as_str();
-    let line = format!("{:>8}  {:.0}  {kind:<16}  {step:<8}  {detail}", event.seq, event.ts);
+    let at = local_time::shown(event.ts);
+    let line = format!("{:>8}  {at}  {kind:<16}  {step:<8}  {detail}", event.seq);
     line.trim_end().to_owned()
 }
 

@@ -52,8 +52,7 @@ async fn run_words(
     for warning in ConfigWarning::grouped(&prepared.warnings) {
         printer.warning(&warning);
     }
-    // Without a name the run has that of the local time.
-    if !prepared.job.provenance.iter().any(|set| set.key == "name") {
+    if has_local_times(&args, &prepared.job) {
         printer.warn_of_unknown_zone();
     }
     if args.keys.harbor.print_config {
@@ -97,6 +96,13 @@ async fn run_words(
             _ => error.for_run(&run),
         })
     }
+}
+
+/// Whether the run has the local time as its name, or lines with local times are printed.
+fn has_local_times(args: &RunArgs, job: &Job) -> bool {
+    let is_named = job.provenance.iter().any(|set| set.key == "name");
+    let has_lines = !(args.dry_run || args.json || args.executor.is_detached());
+    !is_named || args.executor.has_api_server() && has_lines
 }
 
 /// The run of a session that ends before it opens it: its next session needs the options of this one,

@@ -183,7 +183,7 @@ pub struct AtifFinalMetrics {
     /// Input tokens from the server's cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_cached_tokens: Option<u64>,
-    /// Cost, with that of subagents, if prices are known.
+    /// Cost, with that of subagents, if that of every call is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_cost_usd: Option<f64>,
     /// Number of steps.

@@ -66,7 +66,7 @@ fn run_without_name_has_local_time_of_named_zone() {
 }
 
 #[test]
-fn tables_have_local_times() {
+fn tables_and_lines_of_events_have_local_times() {
     if !std::path::Path::new("/usr/share/zoneinfo/Asia/Tokyo").exists() {
         rollout_tests::ignored::report_ignored_part("local times: this host has no time zones");
         return;
@@ -81,7 +81,9 @@ fn tables_have_local_times() {
         (&["list"][..], true),
         (&["status", "jobs/demo"], true),
         (&["show", "jobs/demo", "passes"], true),
+        (&["events", "jobs/demo"], true),
         (&["list", "--json"], false),
+        (&["events", "jobs/demo", "--json"], false),
     ] {
         let shown = ended("Asia/Tokyo", words).stdout;
         assert_eq!(shown.contains("+09:00"), is_local, "{shown}");
@@ -97,11 +99,13 @@ fn unknown_zone_is_named_once_by_commands_that_show_local_times() {
         (&["list"][..], 1),
         (&["status", "jobs/demo"], 1),
         (&["show", "jobs/demo", "passes"], 1),
+        (&["events", "jobs/demo"], 1),
         (&unnamed[..], 1),
         (&named[..], 0),
         (&["show", "jobs/demo"], 0),
         (&["status", "jobs/demo", "--json"], 0),
         (&["list", "--json"], 0),
+        (&["events", "jobs/demo", "--json"], 0),
         (&["logs", "jobs/demo", "passes"], 0),
         (&["check", "tasks"], 0),
         (&["keys", "job"], 0),

@@ -13,6 +13,8 @@ pub enum RequestFault {
     Error(u16, String),
     /// The answer comes after a time.
     Slow(Duration),
+    /// The request has its effect at once, and the answer comes after a time.
+    LateAnswer(Duration),
     /// The connection is closed without an answer.
     Drop,
 }

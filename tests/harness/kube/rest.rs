@@ -1,6 +1,7 @@
 //! Requests of the REST API: paths, access, and the verbs of objects.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode, header};
@@ -135,9 +136,13 @@ async fn answer(
     let asked = ObjectRequest::parse(&path, query).ok_or_else(ApiError::path_not_found)?;
     let verb = asked.verb(request.method())?;
     record(&cluster, &asked, verb);
-    apply_fault(&cluster, &asked, verb).await?;
+    let late_by = apply_fault(&cluster, &asked, verb).await?;
     access::check(&cluster, &asked, verb, &asked.resource_name())?;
-    dispatch(cluster, asked, verb, request).await
+    let answer = dispatch(cluster, asked, verb, request).await;
+    if let Some(late_by) = late_by {
+        tokio::time::sleep(late_by).await;
+    }
+    answer
 }
 
 async fn dispatch(
@@ -192,10 +197,16 @@ fn record(cluster: &Cluster, asked: &ObjectRequest, verb: &'static str) {
     cluster.with(|state| state.requests.push(request));
 }
 
-async fn apply_fault(cluster: &Cluster, asked: &ObjectRequest, verb: &str) -> Result<(), ApiError> {
+/// Shows the fault of a request. Returns by how much its answer is late.
+async fn apply_fault(
+    cluster: &Cluster,
+    asked: &ObjectRequest,
+    verb: &str,
+) -> Result<Option<Duration>, ApiError> {
     let resource = asked.resource_name();
     match cluster.with(|state| state.faults.take_request(verb, &resource)) {
-        None => Ok(()),
+        None => Ok(None),
+        Some(RequestFault::LateAnswer(time)) => Ok(Some(time)),
         Some(RequestFault::Throttle(seconds)) => Err(ApiError::too_many_requests(seconds)),
         Some(RequestFault::Error(code, message)) => {
             let reason = match code {
@@ -208,7 +219,7 @@ async fn apply_fault(cluster: &Cluster, asked: &ObjectRequest, verb: &str) -> Re
         }
         Some(RequestFault::Slow(time)) => {
             tokio::time::sleep(time).await;
-            Ok(())
+            Ok(None)
         }
         Some(RequestFault::Drop) => Err(ApiError::new(0, DROP_REASON, "")),
     }

@@ -105,6 +105,26 @@ fn detached_run_with_undecided_threshold_ends_with_130_and_hints_variable_of_tok
 }
 
 #[test]
+fn lines_of_a_followed_run_have_local_times() {
+    if !std::path::Path::new("/usr/share/zoneinfo/Asia/Tokyo").exists() {
+        rollout_tests::ignored::report_ignored_part("local times: this host has no time zones");
+        return;
+    }
+    let (project, daemon, url) = with_daemon("1");
+    for is_local in [true, false] {
+        let options: &[&str] = if is_local { &[] } else { &["--json"] };
+        let words = [&["run", "job.yaml", "--remote-endpoint", &url][..], options].concat();
+        let mut command = project.command(&words);
+        command.env("TZ", "Asia/Tokyo");
+        let ended = project.start(command).wait(DEADLINE).expect_code(ExitCode::Success);
+        let line = ended.stdout.lines().find(|line| line.contains("trial_settled"));
+        let line = line.unwrap_or_else(|| panic!("no line in {}", ended.stdout));
+        assert_eq!(line.contains("+09:00"), is_local, "{line}");
+    }
+    daemon.stop();
+}
+
+#[test]
 fn following_outlives_a_restart_of_the_server() {
     let (project, mut daemon, url) = with_daemon("8");
     let mut following = project.rollout(&["run", "job.yaml", "--remote-endpoint", &url]);

@@ -17,6 +17,7 @@ use rollout_protocol::spec::environment::{KubernetesSettings, ProviderSpec};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
+use super::Shared;
 use super::build_files::{dockerfile, pack};
 use super::build_log::BuildLog;
 use super::build_pod::{
@@ -30,7 +31,6 @@ use super::pod::KubePod;
 use super::remove::PodId;
 use super::rights::Right;
 use super::settings::PodSettings;
-use super::{Shared, create};
 
 /// Time between two looks at the claim of another worker.
 const POLL_PAUSE: Duration = Duration::from_secs(1);
@@ -233,7 +233,7 @@ impl ImageBuilder {
             }
         };
         // Not interrupted: the cluster may have created the pod.
-        let mut creating = pin!(create::create_pod(cluster, &manifest));
+        let mut creating = pin!(self.shared.create_pod(cluster, &manifest));
         let (made, stopped) = tokio::select! {
             made = &mut creating => (made, None),
             reason = &mut stop => (creating.await, Some(reason)),
@@ -245,7 +245,7 @@ impl ImageBuilder {
                 return Ok(BuildEnd::Ended(Err(start_failure(failure, false))));
             }
         };
-        let pod = self.shared.adopt_pod(cluster, &made, BTreeMap::new(), "/bin/sh");
+        let pod = self.shared.adopt_pod(cluster, made, BTreeMap::new(), "/bin/sh");
         let ended = match stopped {
             Some(reason) => BuildEnd::Stopped(reason),
             None => tokio::select! {

@@ -21,7 +21,7 @@ use super::pod_state::PodState;
 use super::remove::{PodId, remove};
 use super::rights::Right;
 use super::start::{self, StartProgress, StartStep};
-use super::watch::PodWatch;
+use super::watch::ExpectedPod;
 use super::{helper, labels, scripts};
 
 /// How long an earlier attempt's pod of the same name is waited for.
@@ -37,6 +37,13 @@ const EVENTS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Events that explain a start.
 const MAX_EVENTS: u32 = 20;
+
+/// A pod that was created just now, and is observed from before its creation on.
+#[derive(Debug)]
+pub(super) struct CreatedPod {
+    pub(super) pod: Pod,
+    pub(super) expected: ExpectedPod,
+}
 
 /// Creates `pod`. A pod of the same execution that an earlier, interrupted attempt left is replaced.
 pub(super) async fn create_pod(cluster: &Cluster, pod: &Pod) -> Result<Pod, Failure> {
@@ -112,11 +119,11 @@ impl KubePod {
     /// A pod that was created just now.
     pub(super) fn new(
         cluster: Arc<Cluster>,
-        watch: &PodWatch,
-        pod: &Pod,
+        made: CreatedPod,
         env: BTreeMap<String, String>,
         shell: &'static str,
     ) -> Self {
+        let CreatedPod { pod, expected } = made;
         Self {
             namespace: pod.namespace().unwrap_or_else(|| cluster.namespace.clone()),
             name: pod.name_any(),
@@ -126,7 +133,7 @@ impl KubePod {
             service_hosts: Arc::default(),
             has_own_process: false,
             runs_by_itself: false,
-            watched: Arc::new(watch.track(pod)),
+            watched: Arc::new(expected.track(&pod)),
             counted: Arc::new(CountedPod::new(Arc::clone(&cluster))),
             cluster,
             env,

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
 use rollout_base::supervise;
 use rollout_environment::{CaBundle, CreateRequest, Failure, FailureKind};
 use tokio::sync::oneshot;
 
 use super::cluster::Cluster;
+use super::create::CreatedPod;
 use super::image_facts::{self, ImageFacts, ImageUser};
 use super::labels::{NETWORK, NO_NETWORK};
 use super::network::PodNetwork;
@@ -88,9 +90,9 @@ impl Shared {
         };
         let mut manifest = planned.manifest.clone();
         facts.apply(&mut manifest);
-        let made = create::create_pod(cluster, &manifest).await?;
+        let made = self.create_pod(cluster, &manifest).await?;
         let env = request.env.clone();
-        let pod = self.adopt_with_services(cluster, &made, env, services.as_ref());
+        let pod = self.adopt_with_services(cluster, made, env, services.as_ref());
         let started = tokio::select! {
             started = self.bring_up(&pod, request, facts, (*open, settings), pending) => started,
             () = caller.closed() => Err(cancelled()),
@@ -222,7 +224,7 @@ impl Shared {
     fn adopt_with_services(
         &self,
         cluster: &Arc<Cluster>,
-        made: &Pod,
+        made: CreatedPod,
         env: BTreeMap<String, String>,
         services: Option<&PreparedServices>,
     ) -> KubePod {
@@ -241,12 +243,25 @@ impl Shared {
         pod
     }
 
+    /// Creates a pod, and observes it from before its creation on.
+    pub(super) async fn create_pod(
+        &self,
+        cluster: &Arc<Cluster>,
+        manifest: &Pod,
+    ) -> Result<CreatedPod, Failure> {
+        let namespace = manifest.namespace().unwrap_or_else(|| cluster.namespace.clone());
+        let name = manifest.name_any();
+        let expected = self.watches.with(cluster, &namespace, |watch| watch.expect_pod(&name));
+        let pod = Box::pin(create::create_pod(cluster, manifest)).await?;
+        Ok(CreatedPod { pod, expected })
+    }
+
     /// Begins to watch a pod of this worker, and to renew its lease. Its removal is repeated if it
     /// fails.
     pub(super) fn adopt_pod(
         &self,
         cluster: &Arc<Cluster>,
-        made: &Pod,
+        made: CreatedPod,
         env: BTreeMap<String, String>,
         shell: &'static str,
     ) -> KubePod {
@@ -258,11 +273,7 @@ impl Shared {
             let repeating = remove::repeat(Arc::clone(cluster), Arc::clone(&self.leftovers));
             supervise::spawn("kubernetes removals", repeating)
         });
-        let namespace = made.metadata.namespace.clone();
-        let namespace = namespace.unwrap_or_else(|| cluster.namespace.clone());
-        self.watches.with(cluster, &namespace, |watch| {
-            KubePod::new(Arc::clone(cluster), watch, made, env, shell)
-        })
+        KubePod::new(Arc::clone(cluster), made, env, shell)
     }
 }
 

@@ -14,7 +14,7 @@ use super::image_facts::ImageUser;
 use super::labels::{PodRole, ROLE};
 use super::pod::KubePod;
 use super::settings::PodSettings;
-use super::{Shared, create, manifest, network, scripts};
+use super::{Shared, manifest, network, scripts};
 
 /// The user of pods that only look at an image: it owns nothing.
 const NOBODY: i64 = 65_534;
@@ -108,9 +108,9 @@ impl Shared {
         let (shared, cluster) = (Arc::clone(self), Arc::clone(cluster));
         let (answer, answered) = oneshot::channel();
         self.tasks.track(supervise::spawn("kubernetes probe", async move {
-            let result = match Box::pin(create::create_pod(&cluster, &manifest)).await {
+            let result = match shared.create_pod(&cluster, &manifest).await {
                 Ok(made) => {
-                    let pod = shared.adopt_pod(&cluster, &made, BTreeMap::new(), shell);
+                    let pod = shared.adopt_pod(&cluster, made, BTreeMap::new(), shell);
                     let pod = Arc::new(pod);
                     let found = match Box::pin(pod.wait_started()).await {
                         Ok(()) => Box::pin(find(Arc::clone(&pod))).await,

@@ -52,8 +52,32 @@ pub(super) struct PodWatch {
 
 #[derive(Debug, Default)]
 struct TrackedPods {
-    pods: Mutex<HashMap<String, TrackedPod>>,
+    table: Mutex<PodTable>,
     added: Notify,
+}
+
+/// Pods by name.
+#[derive(Debug, Default)]
+struct PodTable {
+    tracked: HashMap<String, TrackedPod>,
+    expected: HashMap<String, EarlyState>,
+}
+
+/// States of a name whose pod is being created: the scheduler may refuse the pod before the creation
+/// is answered, and says so once.
+#[derive(Debug, Default)]
+struct EarlyState {
+    /// Creations without an answer.
+    creations: usize,
+    /// Identity and state of the pod that was observed last. A deleted pod has no state.
+    last: Option<(String, Option<PodState>)>,
+}
+
+/// A pod that is observed from before its creation until this is dropped.
+#[derive(Debug)]
+pub(super) struct ExpectedPod {
+    name: String,
+    tracked: Arc<TrackedPods>,
 }
 
 #[derive(Debug)]
@@ -93,22 +117,48 @@ impl PodWatch {
         Self { tracked, _task: supervise::spawn("kubernetes pod watch", watching) }
     }
 
-    /// Begins to watch a pod that was created just now.
-    pub(super) fn track(&self, pod: &Pod) -> WatchedPod {
-        let (name, uid) = (pod.name_any(), pod.uid().unwrap_or_default());
-        let (sender, state) = watch::channel(Some(PodState::of(pod)));
-        let tracked = TrackedPod { uid: uid.clone(), state: sender };
-        self.tracked.pods().insert(name.clone(), tracked);
-        self.tracked.added.notify_one();
-        let tracked = Arc::clone(&self.tracked);
-        let (ended, unreported) = (OnceLock::new(), Mutex::default());
-        WatchedPod { name, uid, state, tracked, ended, unreported }
+    /// Begins to observe a pod that will be created.
+    pub(super) fn expect_pod(&self, name: &str) -> ExpectedPod {
+        ExpectedPod::new(name, &self.tracked)
     }
 
     /// Names and identities of the pods that are watched.
     pub(super) fn names(&self) -> Vec<(String, String)> {
-        let pods = self.tracked.pods();
-        pods.iter().map(|(name, pod)| (name.clone(), pod.uid.clone())).collect()
+        let table = self.tracked.table();
+        table.tracked.iter().map(|(name, pod)| (name.clone(), pod.uid.clone())).collect()
+    }
+}
+
+impl ExpectedPod {
+    fn new(name: &str, tracked: &Arc<TrackedPods>) -> Self {
+        tracked.table().expected.entry(name.to_owned()).or_default().creations += 1;
+        Self { name: name.to_owned(), tracked: Arc::clone(tracked) }
+    }
+
+    /// Begins to watch the created pod. Its first state is the last one that was observed.
+    pub(super) fn track(self, pod: &Pod) -> WatchedPod {
+        let (name, uid) = (self.name.clone(), pod.uid().unwrap_or_default());
+        let tracked = Arc::clone(&self.tracked);
+        let mut table = tracked.table();
+        let early = table.expected.get(&name).and_then(|early| early.last.as_ref());
+        let early = early.filter(|(of, _)| *of == uid).map(|(_, state)| state.clone());
+        let (sender, state) = watch::channel(early.unwrap_or_else(|| Some(PodState::of(pod))));
+        table.tracked.insert(name.clone(), TrackedPod { uid: uid.clone(), state: sender });
+        drop(table);
+        tracked.added.notify_one();
+        let (ended, unreported) = (OnceLock::new(), Mutex::default());
+        WatchedPod { name, uid, state, tracked, ended, unreported }
+    }
+}
+
+impl Drop for ExpectedPod {
+    fn drop(&mut self) {
+        let mut table = self.tracked.table();
+        let Some(early) = table.expected.get_mut(&self.name) else { return };
+        early.creations -= 1;
+        if early.creations == 0 {
+            table.expected.remove(&self.name);
+        }
     }
 }
 
@@ -171,10 +221,9 @@ impl WatchedPod {
 
     /// Sets a state that was asked for.
     pub(super) fn update(&self, pod: Option<&Pod>) {
-        let pods = self.tracked.pods();
-        let Some(tracked) = pods.get(&self.name).filter(|tracked| tracked.uid == self.uid) else {
-            return;
-        };
+        let table = self.tracked.table();
+        let found = table.tracked.get(&self.name).filter(|tracked| tracked.uid == self.uid);
+        let Some(tracked) = found else { return };
         let state = pod.filter(|pod| pod.uid().as_ref() == Some(&self.uid)).map(PodState::of);
         tracked.set(state);
     }
@@ -182,7 +231,8 @@ impl WatchedPod {
 
 impl Drop for WatchedPod {
     fn drop(&mut self) {
-        let mut pods = self.tracked.pods();
+        let mut table = self.tracked.table();
+        let pods = &mut table.tracked;
         if pods.get(&self.name).is_some_and(|tracked| tracked.uid == self.uid) {
             pods.remove(&self.name);
         }
@@ -200,36 +250,42 @@ impl TrackedPod {
 }
 
 impl TrackedPods {
-    fn pods(&self) -> MutexGuard<'_, HashMap<String, TrackedPod>> {
-        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> MutexGuard<'_, PodTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether there is no pod to watch. A created pod is listed when it becomes the first one.
     fn is_empty(&self) -> bool {
-        self.pods().is_empty()
+        self.table().tracked.is_empty()
     }
 
     /// Records a pod, or its deletion.
     fn observe(&self, pod: &Pod, exists: bool) {
-        let pods = self.pods();
-        if let Some(tracked) = pods.get(&pod.name_any())
-            && pod.uid().as_ref() == Some(&tracked.uid)
-        {
-            tracked.set(exists.then(|| PodState::of(pod)));
+        let (name, uid) = (pod.name_any(), pod.uid().unwrap_or_default());
+        let state = exists.then(|| PodState::of(pod));
+        let mut table = self.table();
+        match table.tracked.get(&name) {
+            Some(tracked) if tracked.uid == uid => tracked.set(state),
+            _ => {
+                if let Some(early) = table.expected.get_mut(&name) {
+                    early.last = Some((uid, state));
+                }
+            }
         }
     }
 
     /// Names of the pods that are not among `listed`.
     fn missing(&self, listed: &HashMap<String, String>) -> Vec<String> {
-        let pods = self.pods();
+        let table = self.table();
         let gone = |name: &str, pod: &TrackedPod| listed.get(name) != Some(&pod.uid);
         let exists = |pod: &TrackedPod| pod.state.borrow().is_some();
-        let missing = pods.iter().filter(|(name, pod)| gone(name, pod) && exists(pod));
+        let missing = table.tracked.iter().filter(|(name, pod)| gone(name, pod) && exists(pod));
         missing.map(|(name, _)| name.clone()).collect()
     }
 
     fn set_missing(&self, name: &str, found: Option<&Pod>) {
-        let pods = self.pods();
-        let Some(tracked) = pods.get(name) else { return };
+        let table = self.table();
+        let Some(tracked) = table.tracked.get(name) else { return };
         let same = found.filter(|pod| pod.uid().as_ref() == Some(&tracked.uid));
         tracked.set(same.map(PodState::of));
     }
@@ -406,5 +462,64 @@ mod tests {
         assert_eq!(lost.failure.kind, FailureKind::Gone, "{}", lost.failure.chain());
         sender.send_replace(Some(pod("Unknown")));
         within(Duration::from_secs(1)).await.expect("it is lost at once");
+    }
+
+    /// A pod named `p` that no node takes, for this reason.
+    fn refused(uid: &str, why: &str) -> Pod {
+        let pod = json!({
+            "metadata": {"name": "p", "uid": uid},
+            "status": {"phase": "Pending", "conditions": [
+                {
+                    "type": "PodScheduled",
+                    "status": "False",
+                    "reason": "Unschedulable",
+                    "message": why,
+                },
+            ]},
+        });
+        serde_json::from_value(pod).expect("a pod")
+    }
+
+    /// A pod named `p` as the answer to its creation has it.
+    fn created(uid: &str) -> Pod {
+        let pod = json!({"metadata": {"name": "p", "uid": uid}, "status": {"phase": "Pending"}});
+        serde_json::from_value(pod).expect("a pod")
+    }
+
+    fn reason(watched: &WatchedPod) -> Option<String> {
+        watched.state()?.unschedulable.map(|(_, message)| message)
+    }
+
+    #[test]
+    fn state_observed_before_answer_to_creation_is_first_state_of_its_pod_only() {
+        let tracked: Arc<TrackedPods> = Arc::default();
+        let expected = ExpectedPod::new("p", &tracked);
+        tracked.observe(&refused("u", "too large"), true);
+        let watched = expected.track(&created("u"));
+        assert_eq!(reason(&watched).as_deref(), Some("too large"));
+        // An earlier pod of the name goes while the next one is created.
+        let expected = ExpectedPod::new("p", &tracked);
+        tracked.observe(&refused("u", "still too large"), true);
+        assert_eq!(reason(&watched).as_deref(), Some("still too large"));
+        tracked.observe(&refused("v", "of another"), true);
+        let next = expected.track(&created("w"));
+        assert_eq!(reason(&next), None);
+        assert_eq!(next.state().map(|state| state.uid).as_deref(), Some("w"));
+        let expected = ExpectedPod::new("p", &tracked);
+        tracked.observe(&refused("x", "deleted meanwhile"), false);
+        assert_eq!(expected.track(&created("x")).state(), None);
+    }
+
+    #[test]
+    fn creation_that_fails_leaves_no_state_to_the_next_one_of_its_name() {
+        let tracked: Arc<TrackedPods> = Arc::default();
+        let (failed, other) = (ExpectedPod::new("p", &tracked), ExpectedPod::new("p", &tracked));
+        drop(failed);
+        tracked.observe(&refused("u", "too large"), true);
+        assert!(tracked.table().expected.contains_key("p"), "another creation has no answer yet");
+        drop(other);
+        assert!(tracked.table().expected.is_empty() && tracked.is_empty());
+        tracked.observe(&refused("u", "too large"), true);
+        assert!(tracked.table().expected.is_empty(), "pods that nobody creates are not kept");
     }
 }

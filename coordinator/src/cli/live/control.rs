@@ -22,6 +22,7 @@ use crate::cli::output::Printer;
 use crate::cli::run_place::RunPlace;
 use crate::cli::search_dir;
 use crate::cli::value_parsers::duration;
+use crate::config::local_time;
 use crate::results::escape;
 use crate::results::view::{TrialState, find_trial};
 
@@ -128,7 +129,10 @@ pub(in crate::cli) async fn control(
     };
     match args.json {
         true => printer.json(&receipt)?,
-        false => printer.data(&render(&receipt))?,
+        false => {
+            printer.warn_of_unknown_zone();
+            printer.data(&render(&receipt))?;
+        }
     }
     result_code(&name, &receipt)
 }
@@ -168,7 +172,7 @@ fn render(receipt: &TrialControlReceipt) -> String {
         | TrialControlResult::NotInCommand { .. }
         | TrialControlResult::Refused { .. } => return String::new(),
     };
-    let delivered = control.delivered_at.map_or_else(|| "-".to_owned(), |at| format!("{at:.0}"));
+    let delivered = control.delivered_at.map_or_else(|| "-".to_owned(), local_time::shown);
     let facts = [
         ("item", receipt.item.to_string()),
         ("execution", receipt.exec.to_string()),

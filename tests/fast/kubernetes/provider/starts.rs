@@ -1,7 +1,7 @@
 //! Starts of pods that fail or wait, each with its kind of failure.
 
 use rollout_environment::FailureKind;
-use rollout_tests::kube::{PullOutcome, StartFault};
+use rollout_tests::kube::{PullOutcome, RequestFault, StartFault};
 use serde_json::json;
 
 use super::*;
@@ -28,6 +28,21 @@ async fn pod_larger_than_every_node_fails_for_its_resources_beside_others() {
         let failure = fixture.provider.create(request).await.expect_err("there is no room");
         assert_eq!(failure.kind, kind, "{}", failure.chain());
     }
+    other.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusal_of_scheduler_before_answer_to_creation_is_cause_of_failure() {
+    let fixture = PodFixture::new();
+    fixture.double.faults().cpu_capacity(Some(1_500));
+    // With this pod, the watch runs while the next one is created.
+    let other = fixture.create().await;
+    let late = RequestFault::LateAnswer(Duration::from_secs(1));
+    fixture.double.faults().requests("create", "pods", 1, late);
+    let resources = Resources { cpus: 2, memory_mb: 256, ..Resources::default() };
+    let request = CreateRequest { resources, ..request(IMAGE) };
+    let failure = fixture.provider.create(request).await.expect_err("there is no room");
+    assert_eq!(failure.kind, FailureKind::Resources, "{}", failure.chain());
     other.destroy().await.expect("destroyed");
 }
 

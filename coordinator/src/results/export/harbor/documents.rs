@@ -17,6 +17,7 @@ use super::errors::{exception, exception_type};
 use super::names;
 use super::stats::HarborStats;
 use crate::results::export::source::{ExportSource, SettledTrial};
+use crate::results::metrics::TrialScore;
 
 /// Data shared by all documents of a job.
 pub(super) struct HarborJob {
@@ -217,13 +218,15 @@ impl HarborJob {
     /// Data that has no field in Harbor's documents.
     fn metadata(&self, trial: &SettledTrial) -> Value {
         let (settlement, by) = (&trial.settlement, trial.settlement.by.as_ref());
+        let score = TrialScore::from_settlement(settlement);
         json!({
             "run": self.run,
             "item": settlement.item,
             "attempt": trial.name.attempt,
             "outcome": settlement.verdict.outcome,
             "reward": settlement.verdict.reward,
-            "cost": crate::results::metrics::total_cost(settlement),
+            "cost": score.known_cost(),
+            "unpriced_calls": score.model_use.unpriced_calls,
             "error": settlement.verdict.error,
             "exec": by.map(|by| by.exec),
             "worker": by.map(|by| &by.worker),

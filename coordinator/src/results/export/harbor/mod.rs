@@ -15,7 +15,8 @@
 //! * Errors have the names of Harbor's exceptions, see [`errors`]. Harbor has no exception for a
 //!   teardown error: it is in `exception.txt` only.
 //! * `stats` has the figures that Harbor 0.26 computes of the exported trials: a trial without a valid
-//!   reward is in no mean, count of trials or pass@k.
+//!   reward is in no mean, count of trials or pass@k. Only its cost is null if that of a trial is not known:
+//!   Harbor's sum would be without this trial, and would not say so.
 //! * Environment variables of agents and environments are left out: their values may be secrets.
 
 mod agent_use;

@@ -45,8 +45,10 @@ pub(super) struct ReadCalls {
     pub(super) left_out: u64,
     /// Nodes without the token ids of their prompts, which are recorded.
     pub(super) ids_left_out: u64,
-    /// Cost of all calls, if prices are known.
-    pub(super) cost: Option<f64>,
+    /// The part of their cost that is known.
+    pub(super) known_cost: Option<f64>,
+    /// Calls with an answer whose cost is not known.
+    pub(super) unpriced_calls: u64,
 }
 
 /// Reads the records.
@@ -112,9 +114,10 @@ impl CallReader {
         Ok(self.calls)
     }
 
-    /// Counts a call with a line that is too long.
+    /// Counts a call with a line that is too long. Its cost is not read.
     fn skip(&mut self, line: &[u8]) {
         self.calls.left_out += 1;
+        self.calls.unpriced_calls += 1;
         if line.starts_with(BEGUN) {
             self.calls.all_calls += 1;
             self.calls.other_calls += 1;
@@ -144,8 +147,9 @@ impl CallReader {
         let Some(state) = self.open.remove(&ended.call) else { return Ok(()) };
         let usage = ended.usage.unwrap_or_default();
         self.calls.all.add(usage);
-        if let Some(cost) = ended.cost {
-            *self.calls.cost.get_or_insert_default() += cost;
+        match ended.cost {
+            Some(cost) => *self.calls.known_cost.get_or_insert_default() += cost,
+            None => self.calls.unpriced_calls += u64::from(ended.status.is_some_and(is_success)),
         }
         let Some((open, reply)) = self.readable(state, ended) else {
             self.calls.others.add(usage);

@@ -93,8 +93,8 @@ fn trajectory(agent: &TrajectoryAgent, calls: &ReadCalls) -> Option<AtifTrajecto
     main.trajectory_id = Some(agent.session.clone());
     main.notes = notes(calls);
     if let Some(sums) = &mut main.final_metrics {
-        sums.total_cost_usd = calls.cost;
-        sums.extra.insert("all_calls".to_owned(), sum_json(calls.all, calls.all_calls));
+        sums.total_cost_usd = calls.known_cost.filter(|_| calls.unpriced_calls == 0);
+        sums.extra.insert("all_calls".to_owned(), all_json(calls));
         sums.extra
             .insert("calls_without_step".to_owned(), sum_json(calls.others, calls.other_calls));
     }
@@ -132,6 +132,16 @@ fn sum_json(usage: TokenUsage, calls: u64) -> Value {
         "completion_tokens": usage.output,
         "reasoning_tokens": usage.reasoning,
     })
+}
+
+/// The figures of all calls. A cost of which a part is not known has a name of its own.
+fn all_json(calls: &ReadCalls) -> Value {
+    let mut all = sum_json(calls.all, calls.all_calls);
+    if calls.unpriced_calls > 0 {
+        all["unpriced_calls"] = calls.unpriced_calls.into();
+        all["known_cost_usd"] = json!(calls.known_cost);
+    }
+    all
 }
 
 fn session_json(session: SessionCalls) -> Value {
@@ -173,18 +183,20 @@ fn conversation(agent: &TrajectoryAgent, calls: &ReadCalls, branch: &[usize]) ->
     }
 }
 
-/// The sums over steps; absent where no step has a figure.
+/// The sums over steps; absent where no step has a figure. The cost is absent also if a call has none.
 fn sums(steps: &[AtifStep]) -> AtifFinalMetrics {
     let metrics = || steps.iter().filter_map(|step| step.metrics.as_ref());
     let sum = |figures: Vec<u64>| {
         (!figures.is_empty()).then(|| figures.into_iter().fold(0, u64::saturating_add))
     };
-    let costs: Vec<f64> = metrics().filter_map(|one| one.cost_usd).collect();
+    let calls = steps.iter().filter(|step| step.llm_call_count.is_some());
+    let costs: Option<Vec<f64>> =
+        calls.map(|step| step.metrics.as_ref().and_then(|metrics| metrics.cost_usd)).collect();
     AtifFinalMetrics {
         total_prompt_tokens: sum(metrics().filter_map(|one| one.prompt_tokens).collect()),
         total_completion_tokens: sum(metrics().filter_map(|one| one.completion_tokens).collect()),
         total_cached_tokens: sum(metrics().filter_map(|one| one.cached_tokens).collect()),
-        total_cost_usd: (!costs.is_empty()).then(|| costs.iter().sum()),
+        total_cost_usd: costs.filter(|costs| !costs.is_empty()).map(|costs| costs.iter().sum()),
         total_steps: Some(steps.len() as u64),
         extra: Map::new(),
     }

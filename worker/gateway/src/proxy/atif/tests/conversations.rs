@@ -36,6 +36,35 @@ fn longest_conversation_is_the_trajectory_and_others_are_subagents() {
 }
 
 #[test]
+fn total_cost_is_absent_beside_a_call_without_price() {
+    let (mut records, chat) = (Records::default(), ModelEndpoint::ChatCompletions);
+    let unpriced = |records: &mut Records, messages: &Value, text: &str| {
+        let reply = json!({"choices": [{"message": says(text), "finish_reason": "stop"}]});
+        records.call(chat, &json!({"model": "m", "messages": messages}), &reply.to_string());
+    };
+    records.chat(&json!([user("title?")]), &says("a title"));
+    records.chat(&json!([user("u")]), &says("1"));
+    unpriced(&mut records, &json!([user("u"), says("1"), user("v")]), "2");
+    unpriced(&mut records, &json!([user("summary?")]), "a summary");
+    // A refused call costs nothing.
+    let refused = records.begin(chat, "/", &json!({"model": "m", "messages": [user("u")]}));
+    records.line(&ModelCallLine::Ended(Box::new(CallEnded {
+        status: Some(429),
+        reply: body("{\"error\":{}}"),
+        ..ended(refused)
+    })));
+    let made = records.trajectory();
+    let total = |one: &AtifTrajectory| one.final_metrics.as_ref().and_then(|of| of.total_cost_usd);
+    assert_eq!(total(&made), None);
+    let others: Vec<_> = made.subagent_trajectories.iter().map(total).collect();
+    assert_eq!(others, [Some(2.0), None]);
+    let sums = made.final_metrics.expect("sums");
+    let all = &sums.extra["all_calls"];
+    assert_eq!(all["unpriced_calls"], 2, "{all}");
+    assert_eq!(all["known_cost_usd"], 4.0, "{all}");
+}
+
+#[test]
 fn call_with_changed_history_continues_the_call_whose_reply_it_has() {
     let mut records = Records::default();
     let system = |date: &str| json!({"role": "system", "content": date});
