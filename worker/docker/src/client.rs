@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bollard::errors::Error;
+use bollard::models::SystemVersion;
 use bollard::{API_DEFAULT_VERSION, Docker};
 use rollout_base::dependency::{Dependency, Probe};
 use rollout_environment::{Failure, FailureKind};
@@ -37,6 +38,8 @@ pub(super) struct DockerClient {
     docker: OnceCell<Docker>,
     calls: Arc<AtomicU64>,
     no_buildkit: AtomicBool,
+    /// Set once the kind of the engine is known.
+    kind_known: OnceCell<()>,
     engine: Dependency,
 }
 
@@ -78,6 +81,7 @@ impl DockerClient {
             docker: OnceCell::new(),
             calls: Arc::default(),
             no_buildkit: AtomicBool::new(false),
+            kind_known: OnceCell::new(),
             engine,
         }
     }
@@ -120,6 +124,25 @@ impl DockerClient {
                 "the engine at {host} has no BuildKit: using its classic builder: {why}"
             );
         }
+    }
+
+    /// Warns once, before work of users of a server, of an engine that shows their images to each other.
+    pub(super) async fn warn_of_shared_images(&self) {
+        let look = || async {
+            let docker = self.docker().await.map_err(drop)?;
+            let version = docker.version().await.map_err(drop)?;
+            if is_podman(&version) {
+                tracing::warn!(
+                    "the engine at {} is Podman, which finds a local image of any name by its digest: \
+                     users of a server can read images of others whose digest they know. Use Docker \
+                     where users do not trust each other",
+                    self.host
+                );
+            }
+            Ok::<(), ()>(())
+        };
+        // An engine that does not answer is asked again. The work that follows fails for that cause.
+        let _asked = self.kind_known.get_or_try_init(look).await;
     }
 
     /// The connection. The first call makes and checks it and negotiates the API version.
@@ -172,6 +195,12 @@ impl DockerClient {
         }
         Ok(docker)
     }
+}
+
+/// Whether an engine with this version is Podman.
+fn is_podman(version: &SystemVersion) -> bool {
+    let mut components = version.components.iter().flatten();
+    components.any(|component| component.name == "Podman Engine")
 }
 
 impl Transport {
@@ -236,5 +265,20 @@ mod tests {
             let client = DockerClient::new(Some(host.to_owned()));
             assert!(client.check_address().is_ok(), "{host}");
         }
+    }
+
+    #[test]
+    fn podman_is_told_from_docker_by_its_components() {
+        let version = |component: &str| -> SystemVersion {
+            let components = serde_json::json!([
+                {"Name": component, "Version": "4.3.1", "Details": {"APIVersion": "4.3.1"}},
+                {"Name": "Conmon", "Version": "2.1.6"},
+            ]);
+            let text = serde_json::json!({"Version": "4.3.1", "Components": components});
+            serde_json::from_value(text).expect("a version")
+        };
+        assert!(is_podman(&version("Podman Engine")));
+        assert!(!is_podman(&version("Engine")));
+        assert!(!is_podman(&SystemVersion::default()));
     }
 }

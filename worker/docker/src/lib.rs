@@ -253,7 +253,11 @@ impl Provider for DockerProvider {
     }
 
     async fn prepare(&self, request: ImageRequest) -> Result<Image, Failure> {
-        let platform = docker_settings(&request.settings)?.platform.clone();
+        let settings = docker_settings(&request.settings)?;
+        let platform = settings.platform.clone();
+        if settings.guards_builds {
+            self.client.warn_of_shared_images().await;
+        }
         self.images.prepare(request, platform).await
     }
 
