@@ -208,11 +208,27 @@ pub(super) fn limits(args: &GcArgs) -> RemovalLimits {
     }
 }
 
+/// A size in megabytes; a small one in kilobytes or bytes.
 pub(super) fn megabytes(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / 1e6)
+    match bytes {
+        0..1_000 => format!("{bytes} bytes"),
+        1_000..100_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        _ => format!("{:.1} MB", bytes as f64 / 1e6),
+    }
 }
 
 pub(super) fn time(time: SystemTime) -> String {
     let stamp = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
     format!("{stamp:.0}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_that_is_not_zero_is_not_shown_as_zero() {
+        let shown = [0, 999, 1_234, 99_900, 100_000, 5_600_000].map(megabytes);
+        assert_eq!(shown, ["0 bytes", "999 bytes", "1.2 kB", "99.9 kB", "0.1 MB", "5.6 MB"]);
+    }
 }

@@ -54,6 +54,33 @@ fn old_removed_entries_leave_no_message_when_purged() {
 }
 
 #[test]
+fn entries_and_markers_of_more_runs_than_are_read_at_once_are_all_found() {
+    const RUNS: u16 = 1100;
+    with_every_server(async |program| {
+        let lab = QueueFixture::new(&program, "");
+        let nats = lab.connect().await;
+        nats.prepare(&pool("one"), &CLASSES).await.expect("streams");
+        let store = nats.kv_store();
+        let value = Bytes::from_static(b"entry");
+        let mut revisions = BTreeMap::new();
+        for number in 0..RUNS {
+            let key = format!("run-{number}");
+            let written = store.write(&key, value.clone(), None).await.expect("reachable");
+            revisions.insert(key, written.expect("nothing stood there"));
+        }
+        let found = store.entries().await.expect("reachable").into_iter();
+        let found: BTreeMap<_, _> =
+            found.map(|listed| (listed.key, listed.entry.revision)).collect();
+        assert_eq!(found, revisions);
+        for (key, revision) in revisions {
+            assert!(store.remove(&key, revision).await.expect("reachable"), "{key}");
+        }
+        nats.purge_removed_entries(Duration::ZERO).await.expect("reachable");
+        assert_eq!(entry_messages(&nats).await, 0);
+    });
+}
+
+#[test]
 fn removal_of_messages_leaves_later_ones_and_those_of_other_runs() {
     with_every_server(async |program| {
         let lab = QueueFixture::new(&program, "");

@@ -460,11 +460,17 @@ async fn acquire_directory(
 
 /// Tells that the run waits for its owner, which may be alive, and how long.
 fn warn_of_wait(holder: &str, wait_policy: &LockWaitPolicy) {
+    tracing::warn!("{}", wait_message(holder, wait_policy));
+}
+
+fn wait_message(holder: &str, wait_policy: &LockWaitPolicy) -> String {
     let seconds = wait_policy.stale.as_secs();
-    tracing::warn!(
+    let after_boot = takeover_policy::silence_after_boot(wait_policy).as_secs();
+    format!(
         "waiting for the owner of the run, {holder}: the run is taken over when the owner has been \
-         silent for {seconds} s, or sooner if it is proven dead"
-    );
+         silent for {seconds} s, for {after_boot} s if this machine was started again since, or as \
+         soon as it is proven dead"
+    )
 }
 
 /// The first value of a channel; without one it never completes.

@@ -82,6 +82,11 @@ impl<T: PartialEq> ChangeWatch<T> {
     }
 }
 
+/// How long an owner of an earlier boot must be silent.
+pub(super) fn silence_after_boot(policy: &LockWaitPolicy) -> Duration {
+    SILENCE_AFTER_BOOT.min(policy.stale)
+}
+
 /// Whether a run may be taken from `other`.
 pub(super) fn decide_takeover(
     other: OwnerStatus,
@@ -96,7 +101,7 @@ pub(super) fn decide_takeover(
         }
         OwnerStatus::Unproven | OwnerStatus::EarlierBoot if !policy.wait => TakeoverDecision::Held,
         OwnerStatus::EarlierBoot
-            if !watched.changed && watched.unchanged >= SILENCE_AFTER_BOOT.min(policy.stale) =>
+            if !watched.changed && watched.unchanged >= silence_after_boot(policy) =>
         {
             TakeoverDecision::Take(Some(TakeoverReason::Dead))
         }

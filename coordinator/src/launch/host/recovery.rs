@@ -9,6 +9,7 @@ use rollout_base::backoff::error_chain;
 use rollout_base::common_times::next_time;
 use rollout_base::dependency::Dependency;
 use rollout_base::supervise;
+use rollout_base::warning_limiter::WarningLimiter;
 use rollout_environment::Provider;
 use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::heartbeat::Heartbeat;
@@ -22,6 +23,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Time between two recoveries.
 const RECOVERY_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Leftovers that cannot be removed. Each recovery tries it again, also on a disk that is read-only for days.
+static UNREMOVED: WarningLimiter = WarningLimiter::new();
 
 /// Longest time for the removal of leftovers of one provider at the end of a process.
 const LEFTOVERS_LIMIT: Duration = Duration::from_secs(60);
@@ -175,15 +179,26 @@ pub async fn reap(providers: &[Arc<dyn Provider>], owners: &HostOwners) {
         match provider.reap(owners).await {
             Ok(reaped) => {
                 for name in &reaped.removed {
-                    tracing::info!("removed {name}, left by a dead process");
+                    tracing::info!("removed the leftover {name}");
                 }
-                for (name, reason) in &reaped.failed {
-                    tracing::warn!("cannot remove {name}, left by a dead process: {reason}");
+                if let Some(message) = unremoved_message(&reaped.failed) {
+                    UNREMOVED.warn(&message);
                 }
             }
             Err(failure) => tracing::warn!("cannot look for leftovers: {}", failure.chain()),
         }
     }
+}
+
+/// One line for all leftovers of a provider that cannot be removed. They are those of dead processes, or of
+/// executions of this process that have ended.
+fn unremoved_message(failed: &[(String, String)]) -> Option<String> {
+    let ((name, reason), others) = failed.split_first()?;
+    let others = match others.len() {
+        0 => String::new(),
+        count => format!(" and {count} others"),
+    };
+    Some(format!("cannot remove the leftover {name}{others}: {reason}"))
 }
 
 /// Removes what removals of this process have left, before it ends. Without this, only a later process
@@ -269,6 +284,17 @@ mod tests {
         async fn reap(&self, dead: &dyn DeadOwners) -> Result<ReapReport, Failure> {
             self.0.reap(dead).await
         }
+    }
+
+    #[test]
+    fn leftovers_that_stay_have_one_line_that_accuses_no_process() {
+        let failed =
+            ["sandbox-1", "sandbox-2"].map(|name| (name.to_owned(), "Read-only".to_owned()));
+        let one = unremoved_message(&failed[..1]);
+        assert_eq!(one.as_deref(), Some("cannot remove the leftover sandbox-1: Read-only"));
+        let all = unremoved_message(&failed).expect("two are left");
+        assert_eq!(all, "cannot remove the leftover sandbox-1 and 1 others: Read-only");
+        assert_eq!(unremoved_message(&[]), None);
     }
 
     #[tokio::test(start_paused = true)]

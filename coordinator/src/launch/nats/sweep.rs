@@ -22,6 +22,16 @@ pub struct QueueSweep {
     pub entries: BTreeSet<RunId>,
 }
 
+impl QueueSweep {
+    /// Counts the messages of a run. One of which another process has removed everything is not counted.
+    fn add_messages(&mut self, run: RunId, messages: u64) {
+        self.messages += messages;
+        if messages > 0 {
+            self.runs.insert(run);
+        }
+    }
+}
+
 /// The things of a run that are not needed any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Unneeded {
@@ -68,8 +78,7 @@ pub(super) async fn sweep_ended(
     for run in nats.runs_in_queue(OFFERS_LOOKED_AT).await?.into_keys() {
         let entry = kv_store.read(&run.to_string()).await?;
         if Unneeded::of(entry.as_ref(), None).messages {
-            sweep.messages += nats.remove_messages(run, ends).await?;
-            sweep.runs.insert(run);
+            sweep.add_messages(run, nats.remove_messages(run, ends).await?);
         }
     }
     Ok(sweep)
@@ -107,11 +116,11 @@ pub async fn sweep_old(
         let is_removed = sweep.entries.contains(&run);
         let entry = entries.get(&run).map(|listed| &listed.entry);
         if is_removed || Unneeded::of(entry, None).messages {
-            sweep.messages += match dry_run {
+            let messages = match dry_run {
                 true => messages,
                 false => nats.remove_messages(run, ends).await?,
             };
-            sweep.runs.insert(run);
+            sweep.add_messages(run, messages);
         }
     }
     Ok(sweep)
@@ -177,6 +186,15 @@ mod tests {
         };
         let text = serde_json::to_vec(&entry).expect("text keys only");
         KvEntry { revision: 1, value: text.into() }
+    }
+
+    #[test]
+    fn run_of_which_nothing_was_removed_is_not_counted() {
+        let mut sweep = QueueSweep::default();
+        let [emptied, swept] = [1, 2].map(|number| RunId::from_bytes([number; 16]));
+        sweep.add_messages(emptied, 0);
+        sweep.add_messages(swept, 3);
+        assert_eq!((sweep.messages, sweep.runs), (3, BTreeSet::from([swept])));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::client::{api_request, parse_api};
 use super::connect::Nats;
 use super::error::NatsError;
 use super::names;
-use super::snapshot::{self, AgedMessage};
+use super::snapshot::{self, REQUESTS_AT_ONCE};
 use crate::traits::QueueError;
 
 impl Nats {
@@ -23,20 +23,26 @@ impl Nats {
     pub async fn purge_removed_entries(&self, age: Duration) -> Result<(), QueueError> {
         let client = self.client();
         let verb = format!("STREAM.PURGE.{}", names::bucket_stream(&client.names.runs));
-        let purge = |AgedMessage { stored, .. }: AgedMessage| {
+        let mut old = Vec::new();
+        snapshot::visit_keys(client, &client.names.runs, |found| {
+            if found.stored.deletion && found.age >= age {
+                old.push((found.stored.subject, found.stored.sequence));
+            }
+        })
+        .await?;
+        for some in old.chunks(REQUESTS_AT_ONCE) {
             // Messages that were written later stay.
-            let which =
-                json!({ "filter": stored.subject, "seq": stored.sequence.saturating_add(1) });
-            api_request(&verb, &which)
-        };
-        let found = snapshot::read_keys(client, &client.names.runs).await?.into_iter();
-        let old = found.filter(|found| found.stored.deletion && found.age >= age);
-        for answer in client.request_all(old.map(purge).collect()).await? {
-            match answer.and_then(|answer| parse_api::<Value>(&answer.payload)) {
-                // The permissions are those of an earlier version. The client has warned.
-                Err(NatsError::Denied(_)) => return Ok(()),
-                purged => purged?,
+            let purge = |(subject, sequence): &(String, u64)| {
+                let which = json!({ "filter": subject, "seq": sequence.saturating_add(1) });
+                api_request(&verb, &which)
             };
+            for answer in client.request_all(some.iter().map(purge).collect()).await? {
+                match answer.and_then(|answer| parse_api::<Value>(&answer.payload)) {
+                    // The permissions are those of an earlier version. The client has warned.
+                    Err(NatsError::Denied(_)) => return Ok(()),
+                    purged => purged?,
+                };
+            }
         }
         Ok(())
     }

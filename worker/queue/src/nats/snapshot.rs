@@ -14,6 +14,10 @@ use super::error::NatsError;
 use super::names;
 use super::stored_message::{StoredMessage, message_request, parse_message};
 
+/// Most requests for messages of a bucket at a time: the bucket of runs has an entry of a kilobyte for each
+/// run that is kept, and those may be a hundred thousand.
+pub(super) const REQUESTS_AT_ONCE: usize = 1024;
+
 #[derive(Deserialize)]
 struct StreamSubjectsInfo {
     state: StreamSubjectsState,
@@ -89,28 +93,36 @@ pub(super) async fn read_bucket(
     client: &NatsClient,
     bucket: &str,
 ) -> Result<Vec<AgedMessage>, NatsError> {
-    let mut found = read_keys(client, bucket).await?;
-    found.retain(|aged| !aged.stored.deletion);
+    let mut found = Vec::new();
+    let keep = |aged: AgedMessage| {
+        if !aged.stored.deletion {
+            found.push(aged);
+        }
+    };
+    visit_keys(client, bucket, keep).await?;
     found.sort_by_key(|aged| aged.stored.sequence);
     Ok(found)
 }
 
-/// The last message of each key of a bucket; that of a removed key is a deletion.
-pub(super) async fn read_keys(
+/// Passes the last message of each key of a bucket to `see`; that of a removed key is a deletion. Only some
+/// messages are in memory at a time.
+pub(super) async fn visit_keys(
     client: &NatsClient,
     bucket: &str,
-) -> Result<Vec<AgedMessage>, NatsError> {
+    mut see: impl FnMut(AgedMessage),
+) -> Result<(), NatsError> {
     let stream = names::bucket_stream(bucket);
     let (subjects, now) =
         matching_subjects(client, &stream, &names::key_subject(bucket, ">")).await?;
-    let get = |subject| message_request(&stream, &json!({ "last_by_subj": subject }));
-    let mut found = Vec::with_capacity(subjects.len());
-    for answer in client.request_all(subjects.iter().map(get).collect()).await? {
-        if let Some((stored, time)) = parse_message(answer)? {
-            let time = parse_rfc3339(&time).ok();
-            let age = now.zip(time).and_then(|(now, time)| Duration::try_from(now - time).ok());
-            found.push(AgedMessage { stored, age: age.unwrap_or_default() });
+    for some in subjects.chunks(REQUESTS_AT_ONCE) {
+        let get = |subject| message_request(&stream, &json!({ "last_by_subj": subject }));
+        for answer in client.request_all(some.iter().map(get).collect()).await? {
+            if let Some((stored, time)) = parse_message(answer)? {
+                let time = parse_rfc3339(&time).ok();
+                let age = now.zip(time).and_then(|(now, time)| Duration::try_from(now - time).ok());
+                see(AgedMessage { stored, age: age.unwrap_or_default() });
+            }
         }
     }
-    Ok(found)
+    Ok(())
 }

@@ -6,8 +6,10 @@ mod kv_lock;
 mod races;
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::owner::{FileId, LockOwner};
+use super::{LockWaitPolicy, wait_message};
 use crate::journal::RunLayout;
 
 /// An owner on another host.
@@ -26,4 +28,13 @@ fn dead_owner() -> LockOwner {
     owner.process.pid = child.id();
     child.wait().expect("it ends");
     owner
+}
+
+#[test]
+fn message_of_a_wait_names_both_times_of_silence() {
+    let policy =
+        LockWaitPolicy { stale: Duration::from_secs(30), force: false, wait: true, hung: false };
+    let message = wait_message("host-1", &policy);
+    let times = "silent for 30 s, for 10 s if this machine was started again since";
+    assert!(message.contains("host-1") && message.contains(times), "{message}");
 }
