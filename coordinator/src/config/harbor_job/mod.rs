@@ -2,6 +2,7 @@
 //! checks both. A key without a counterpart is dropped at its default and refused otherwise.
 
 mod options;
+mod orchestrator;
 mod tables;
 
 #[cfg(test)]
@@ -139,7 +140,7 @@ struct Translation<'a> {
 
 impl Translation<'_> {
     fn job(&mut self, mut root: ConfigNode) -> ConfigNode {
-        flatten(&mut root, "orchestrator");
+        self.flatten_orchestrator(&mut root);
         let line = root.line;
         let mut has_agents = false;
         let mut entries = self.table(root, "", &TOP, |this, entry, at| match entry.key.as_str() {
@@ -435,18 +436,6 @@ impl Translation<'_> {
         let spot = SourceLocation { key: key.to_owned(), line: Some(line) };
         let found = format!("{}, which Harbor reads", node.describe());
         self.problems.error(spot.error(self.file, ErrorKind::Unavailable, found, expected));
-    }
-}
-
-/// Moves the keys of an older table to the top, unless they are there.
-fn flatten(root: &mut ConfigNode, table: &str) {
-    let ConfigValue::Mapping(entries) = &mut root.value else { return };
-    let Some(index) = entries.iter().position(|entry| entry.key == table) else { return };
-    let ConfigValue::Mapping(inner) = entries.remove(index).node.value else { return };
-    for entry in inner {
-        if !entries.iter().any(|other| other.key == entry.key) {
-            entries.push(entry);
-        }
     }
 }
 

@@ -346,6 +346,32 @@ fn job_file_of_harbor_is_known_by_one_decisive_key_or_two_others() {
 }
 
 #[test]
+fn table_of_older_files_has_three_keys_of_the_top_and_its_local_kind() {
+    let rest = "agents: [{name: oracle}]\ndatasets: [{path: /t}]\n";
+    let text = "orchestrator: {type: local, n_concurrent_trials: 2, quiet: false, kwargs: {}, \
+                retry: {max_retries: 2}}\n";
+    let (job, errors, warnings) = read("job.yaml", &format!("{text}{rest}"));
+    assert_eq!((errors, warnings), (Vec::new(), vec![SAID.to_owned()]));
+    let job = job.expect("a job");
+    assert_eq!(
+        (&job["n_concurrent_trials"], &job["retry"]["max_attempts"]),
+        (&2.into(), &3.into())
+    );
+    let (job, errors, _) = read("job.yaml", &format!("{text}n_concurrent_trials: 3\n{rest}"));
+    assert_eq!((job.expect("a job")["n_concurrent_trials"].as_u64(), errors.len()), (Some(3), 0));
+    for (table, key) in [
+        ("{type: cluster}", "orchestrator.type"),
+        ("{kwargs: {a: 1}}", "orchestrator.kwargs"),
+        ("{n_attempts: 3}", "orchestrator.n_attempts"),
+        ("{orchestrator: {}}", "orchestrator.orchestrator"),
+        ("local", "orchestrator"),
+    ] {
+        let (_, errors, _) = read("job.yaml", &format!("orchestrator: {table}\n{rest}"));
+        assert_eq!(errors, [key], "{table}");
+    }
+}
+
+#[test]
 fn relative_path_is_one_of_the_current_directory_on_the_command_line_alone() {
     let path = |host: HostAccess<'_>| {
         let text = "job_name: x\ntasks: [{path: a/b}]\n";

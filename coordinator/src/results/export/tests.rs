@@ -1,4 +1,5 @@
 mod harbor_stats;
+mod harbor_steps;
 
 use std::fs;
 use std::path::{Path, PathBuf};

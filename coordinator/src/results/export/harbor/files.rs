@@ -29,6 +29,12 @@ const MOVED_FILES: [(&str, &str); 2] = [
 /// Moves the files below `trial` to Harbor's layout. Files without a place in it stay.
 pub(super) fn arrange(trial: &Path, record: &TrialRecord) -> Result<(), FileError> {
     let steps = record.steps.iter().map(|step| trial.join("steps").join(&step.name));
+    let steps: Vec<PathBuf> = steps.collect();
+    if let Some(last) = steps.last() {
+        // The logs of a trial have the artifacts of its last step, which Harbor moves there.
+        let (from, to) = (trial.join("logs/artifacts"), last.join("artifacts/logs/artifacts"));
+        move_path(&from, &to)?;
+    }
     for base in std::iter::once(trial.to_owned()).chain(steps) {
         for (from, to) in MOVED_PATHS.iter().chain(&MOVED_FILES) {
             move_path(&base.join(from), &base.join(to))?;
