@@ -196,6 +196,7 @@ fn unremoved_message(failed: &[(String, String)]) -> Option<String> {
     let ((name, reason), others) = failed.split_first()?;
     let others = match others.len() {
         0 => String::new(),
+        1 => " and another".to_owned(),
         count => format!(" and {count} others"),
     };
     Some(format!("cannot remove the leftover {name}{others}: {reason}"))
@@ -293,7 +294,7 @@ mod tests {
         let one = unremoved_message(&failed[..1]);
         assert_eq!(one.as_deref(), Some("cannot remove the leftover sandbox-1: Read-only"));
         let all = unremoved_message(&failed).expect("two are left");
-        assert_eq!(all, "cannot remove the leftover sandbox-1 and 1 others: Read-only");
+        assert_eq!(all, "cannot remove the leftover sandbox-1 and another: Read-only");
         assert_eq!(unremoved_message(&[]), None);
     }
 
