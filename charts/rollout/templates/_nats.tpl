@@ -15,7 +15,7 @@ the workers of the pool. A test compares both texts. Arguments: dictionary of `r
 {{- range list $work $reports $runs $workers -}}
 {{- $publish = concat $publish (list (printf "$JS.API.STREAM.INFO.%s" .) (printf "$JS.API.STREAM.CREATE.%s" .) (printf "$JS.API.STREAM.UPDATE.%s" .) (printf "$JS.API.STREAM.MSG.GET.%s" .)) -}}
 {{- end -}}
-{{- $publish = concat $publish (list (printf "$JS.API.DIRECT.GET.%s.>" $work) (printf "$JS.API.STREAM.PURGE.%s" $work) (printf "$JS.API.STREAM.PURGE.%s" $reports) (printf "$JS.API.STREAM.PURGE.%s" $runs) (printf "$JS.API.CONSUMER.CREATE.%s.>" $work) (printf "$JS.API.CONSUMER.INFO.%s.*" $work) (printf "$JS.API.CONSUMER.LIST.%s" $work) (printf "$JS.API.CONSUMER.CREATE.%s.>" $reports) (printf "$JS.API.CONSUMER.MSG.NEXT.%s.*" $reports)) -}}
+{{- $publish = concat $publish (list (printf "$JS.API.DIRECT.GET.%s.>" $work) (printf "$JS.API.STREAM.PURGE.%s" $work) (printf "$JS.API.STREAM.PURGE.%s" $reports) (printf "$JS.API.STREAM.PURGE.%s" $runs) (printf "$JS.API.CONSUMER.CREATE.%s.>" $work) (printf "$JS.API.CONSUMER.INFO.%s.*" $work) (printf "$JS.API.CONSUMER.LIST.%s" $work) (printf "$JS.API.CONSUMER.CREATE.%s.>" $reports) (printf "$JS.API.CONSUMER.MSG.NEXT.%s.*" $reports) (printf "$JS.API.CONSUMER.DELETE.%s.*" $reports)) -}}
 {{- $hear := list (printf "%s.v1.claim.*" $prefix) (printf "%s.v1.claim.*.*" $prefix) (printf "%s.v1.command.*" $prefix) (printf "%s.v1.control.*" $prefix) (printf "$KV.%s_WORKERS.*" $upper) -}}
 authorization: { users: [
 {{ include "rollout.role" (dict "user" (printf "%s-coordinator" $prefix) "password" .coordinator "publish" $publish "hear" $hear "more" "allow_responses: true") }}

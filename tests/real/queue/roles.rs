@@ -275,6 +275,29 @@ fn coordinator_role_cannot_delete_streams_or_purge_heartbeats() {
     });
 }
 
+#[test]
+fn reader_of_reports_that_ends_leaves_no_consumer() {
+    with_every_server(async |program| {
+        let roles = RolesFixture::new(&program);
+        let coordinator = roles.connect("coordinator").await;
+        let dispatch = coordinator.dispatch(&pool("one"), &CLASSES).await.expect("a dispatch");
+        let client = roles.bare_client("coordinator").await;
+        let consumers = async || {
+            let answer = client.request("$JS.API.STREAM.INFO.LAB_REPORTS", "{}".into()).await;
+            let info: serde_json::Value =
+                serde_json::from_slice(&answer.expect("allowed").payload).expect("JSON");
+            info["state"]["consumer_count"].as_u64().expect("a number")
+        };
+        let run = samples::offer(1, 1).run;
+        let batch = dispatch.reports(run, None, 10, Duration::ZERO).await.expect("reachable");
+        assert_eq!((batch.reports.len(), consumers().await), (0, 1));
+        drop(dispatch);
+        let ended = std::time::Instant::now();
+        until("its consumer is removed", async || consumers().await == 0).await;
+        assert!(ended.elapsed() < Duration::from_secs(10), "the server removed it when unused");
+    });
+}
+
 /// A coordinator replies with its own permissions: the sender of a claim must not choose a subject
 /// that only the coordinator may write.
 #[test]

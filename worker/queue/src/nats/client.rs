@@ -1,6 +1,6 @@
 //! The connection, the server's incarnation, and requests over the connection.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +37,10 @@ const SETTLED_AFTER: Duration = Duration::from_secs(5);
 /// Subject of the request for the account. Its callers report a refusal.
 const ACCOUNT_INFO: &str = "$JS.API.INFO";
 
+/// Start of the subjects of requests to remove a consumer. Users of earlier versions may not send them, and
+/// nothing depends on them: the server removes an unused consumer itself.
+pub(super) const CONSUMER_DELETE: &str = "$JS.API.CONSUMER.DELETE.";
+
 /// State shared by the implementations of the queue traits.
 #[derive(Debug)]
 pub(super) struct NatsClient {
@@ -49,6 +53,8 @@ pub(super) struct NatsClient {
     /// The last refusal of a message that no caller waits for a reply to.
     refusal: Mutex<Option<String>>,
     refusals: WarningLimiter,
+    /// Whether the server has refused to remove a consumer.
+    keeps_consumers: Arc<AtomicBool>,
     failure: Arc<ReconnectFailure>,
 }
 
@@ -63,7 +69,19 @@ impl NatsClient {
         let status = watch::Sender::new(ConnectionStatus { up: true, connections: 1 });
         let (incarnation, refusal, refusals) =
             (IncarnationTracker::default(), Mutex::default(), WarningLimiter::default());
-        Self { inner, options, names, replies, incarnation, status, refusal, refusals, failure }
+        let keeps_consumers = Arc::default();
+        Self {
+            inner,
+            options,
+            names,
+            replies,
+            incarnation,
+            status,
+            refusal,
+            refusals,
+            keeps_consumers,
+            failure,
+        }
     }
 
     pub(super) fn connection_status(&self) -> watch::Receiver<ConnectionStatus> {
@@ -134,6 +152,11 @@ impl NatsClient {
         sent.map_err(|error| NatsError::Unreachable(error.to_string()))
     }
 
+    /// Whether the server has refused to remove a consumer, as known later.
+    pub(super) fn keeps_consumers(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.keeps_consumers)
+    }
+
     /// The last refusal since the previous call, of a message that no caller waits for a reply to.
     pub(super) fn take_refusal(&self) -> Result<(), QueueError> {
         let refusal = self.refusal.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -159,6 +182,11 @@ impl NatsClient {
         }
         let subject = text.split('"').nth(1);
         let refused = format!("the server refused a message: {text}");
+        if subject.is_some_and(|subject| subject.starts_with(CONSUMER_DELETE)) {
+            tracing::debug!("{refused}");
+            self.keeps_consumers.store(true, Ordering::Relaxed);
+            return;
+        }
         match subject == Some(ACCOUNT_INFO) {
             true => tracing::debug!("{refused}"),
             false => self.refusals.warn(&refused),

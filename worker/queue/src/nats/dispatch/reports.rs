@@ -7,10 +7,12 @@
 //! now.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use async_nats::{Message, StatusCode, Subscriber};
+use async_nats::{Client, Message, StatusCode, Subscriber};
+use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _};
 use rollout_base::warning_limiter::WarningLimiter;
 use rollout_protocol::id::RunId;
@@ -23,7 +25,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
 use super::pools::{ExpectedPools, ExpectedRunPools};
-use crate::nats::client::NatsClient;
+use crate::nats::client::{CONSUMER_DELETE, NatsClient};
 use crate::nats::delivery_metadata::DeliveryMetadata;
 use crate::nats::error::NatsError;
 
@@ -34,8 +36,8 @@ const FETCH_EXPIRY: Duration = Duration::from_secs(5);
 /// Minimum wait for the first answer to a request, whatever the caller's deadline: even a call that
 /// does not wait sees the reports that are present.
 const MIN_ANSWER_WAIT: Duration = Duration::from_millis(100);
-/// A consumer that is unused for this long is removed by the server: one whose session has ended, with what
-/// the server needs for it. A reader asks every [`FETCH_EXPIRY`]; one that slept gets a new consumer.
+/// A consumer that is unused for this long is removed by the server: one whose process was killed, or whose
+/// user may not remove it. A reader asks every [`FETCH_EXPIRY`]; one that slept gets a new consumer.
 const INACTIVITY_LIMIT: Duration = Duration::from_secs(15);
 
 /// The readers, by run.
@@ -48,6 +50,8 @@ pub(super) struct NatsReportReaders {
 #[derive(Debug)]
 struct NatsReportReader {
     run: RunId,
+    client: Client,
+    keeps_consumers: Arc<AtomicBool>,
     pools: Arc<ExpectedRunPools>,
     incarnation: Incarnation,
     connection: u64,
@@ -59,6 +63,8 @@ struct NatsReportReader {
     ignored: WarningLimiter,
     inbox: String,
     next: String,
+    /// Subject of the request that removes the consumer.
+    delete: String,
     arriving: Subscriber,
     /// Reports that the open request may still deliver, and until when it waits.
     open: Option<(usize, Instant)>,
@@ -119,6 +125,17 @@ impl NatsReportReaders {
     }
 }
 
+/// Removes the consumer: a server limits their number, and many sessions may end within the time after which it
+/// removes one itself. Waits for nothing.
+impl Drop for NatsReportReader {
+    fn drop(&mut self) {
+        if !self.keeps_consumers.load(Ordering::Relaxed) {
+            let (delete, inbox) = (self.delete.clone(), self.inbox.clone());
+            let _sent = self.client.publish_with_reply(delete, inbox, Bytes::new()).now_or_never();
+        }
+    }
+}
+
 /// Whether the position exists in the current stream.
 pub(super) async fn position_exists(
     client: &NatsClient,
@@ -168,11 +185,14 @@ impl NatsReportReader {
         let body = json!({ "stream_name": stream, "config": config, "action": "create" });
         client.api_call::<Value>(&verb, &body).await?;
         let next = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}");
+        let delete = format!("{CONSUMER_DELETE}{stream}.{name}");
         let read = VecDeque::new();
         let pools = Arc::clone(pools);
         let (arrived, ignored) = (None, WarningLimiter::default());
         Ok(Self {
             run,
+            client: client.inner.clone(),
+            keeps_consumers: client.keeps_consumers(),
             pools,
             incarnation,
             connection,
@@ -182,6 +202,7 @@ impl NatsReportReader {
             ignored,
             inbox,
             next,
+            delete,
             arriving,
             open: None,
         })
