@@ -31,6 +31,8 @@ type CheckLine = (String, usize);
 ///
 /// Prints errors (exit code 3), warnings, and how a task is read: its format and the reason for it,
 /// its image, its limits.
+///
+/// A missing solution is a warning: `rollout run --strict` refuses such tasks for the oracle only.
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
     /// Directory of a task, or of tasks
