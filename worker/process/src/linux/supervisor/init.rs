@@ -18,7 +18,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::process::WaitOptions;
+use rustix::process::{Resource, Rlimit, WaitOptions, getrlimit};
 
 use super::{StepResultExt as _, capabilities, network, root};
 use crate::linux::message::{
@@ -53,8 +53,8 @@ pub(super) fn main(helper: &[OsString]) -> Result<ExitCode, SetupStepError> {
     };
     prepare(&setup)?;
     rustix::stdio::dup2_stdin(null.as_fd()).step("replace standard input")?;
-    let mut init =
-        InitProcess { control, null: null.into(), signals, helper, commands: BTreeMap::new() };
+    let (null, commands, limits) = (null.into(), BTreeMap::new(), own_limits());
+    let mut init = InitProcess { control, null, signals, helper, commands, limits };
     init.send_event(&SupervisorEvent::Ready);
     init.serve()?;
     Ok(ExitCode::SUCCESS)
@@ -80,6 +80,11 @@ fn receive(control: &OwnedFd) -> Result<Option<(SupervisorRequest, Vec<OwnedFd>)
     Ok(Some((request, fds)))
 }
 
+/// The limits of this process on what the start of a command needs.
+fn own_limits() -> [Rlimit; 2] {
+    [Resource::Nofile, Resource::Nproc].map(getrlimit)
+}
+
 struct InitProcess<'a> {
     control: OwnedFd,
     null: OwnedFd,
@@ -87,6 +92,8 @@ struct InitProcess<'a> {
     helper: &'a [OsString],
     /// Request numbers by process ID.
     commands: BTreeMap<i32, u64>,
+    /// Limits of this process at its start.
+    limits: [Rlimit; 2],
 }
 
 impl InitProcess<'_> {
@@ -135,7 +142,7 @@ impl InitProcess<'_> {
         let Some(socket) = fds.into_iter().next() else {
             // The kernel drops a descriptor where this process may open no more files.
             let reason = "its socket did not arrive: too many open files".to_owned();
-            let errno = Errno::MFILE.raw_os_error();
+            let errno = self.shortage(Errno::MFILE);
             return self.send_event(&SupervisorEvent::NotStarted { id, reason, errno });
         };
         let started = self.null.try_clone().and_then(|null| {
@@ -149,7 +156,7 @@ impl InitProcess<'_> {
                 self.commands.insert(pid, id);
             }
             Err(error) => {
-                let errno = error.raw_os_error().unwrap_or(0);
+                let errno = Errno::from_io_error(&error).map_or(0, |errno| self.shortage(errno));
                 self.send_event(&SupervisorEvent::NotStarted {
                     id,
                     reason: error.to_string(),
@@ -157,6 +164,12 @@ impl InitProcess<'_> {
                 });
             }
         }
+    }
+
+    /// The number of an error, by which the worker may find a shortage of the host. 0 if the limits of this
+    /// process have changed: programs of the sandbox may lower them, as they may have the same user.
+    fn shortage(&self, errno: Errno) -> i32 {
+        if own_limits() == self.limits { errno.raw_os_error() } else { 0 }
     }
 
     /// Reaps ended processes, commands and orphans.
@@ -192,7 +205,11 @@ impl InitProcess<'_> {
     /// connections are accepted outside.
     fn listen(&self, id: u64) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
-        let errno = listener.as_ref().err().map_or(0, |e| e.raw_os_error().unwrap_or(-1));
+        let number = |error| match Errno::from_io_error(error).map(|errno| self.shortage(errno)) {
+            None | Some(0) => -1,
+            Some(errno) => errno,
+        };
+        let errno = listener.as_ref().err().map_or(0, number);
         let packet = message::encode(&SupervisorEvent::Listening { id, errno });
         let fds: Vec<_> = listener.iter().map(AsFd::as_fd).collect();
         let _sent = rustix::io::retry_on_intr(|| message::send_with(&self.control, &packet, &fds));
