@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use super::ProxyContext;
 use super::hosts::{AllowedHosts, HostRefusal, HostTarget};
 use super::lookups::within;
-use super::shortages::{is_shortage, is_shortage_for};
+use super::shortages::{is_shortage, lookup_error};
 
 /// Longest time to connect to one address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -80,23 +80,19 @@ async fn reach<F: Future<Output = io::Result<TcpStream>>>(
     if let Some(proxy) = proxy
         && allowed.lists(host, port)
     {
-        return proxy.tunnel(host, port).await.map_err(upstream_error);
+        let tunnel = proxy.tunnel(host, port).await;
+        return tunnel.map_err(|error| connect_error(lookup_error(error)));
     }
     let none = io::Error::new(io::ErrorKind::NotFound, "it has no address");
     let mut failure = ConnectError::Connect(none);
     for address in addresses.into_iter().take(MAX_ADDRESSES) {
         let connected = match proxy {
-            // Not the name: the proxy would look it up again, and could get another address.
-            Some(proxy) => proxy.tunnel(&address.to_string(), port).await.map_err(upstream_error),
-            None => {
-                let address = SocketAddr::new(address, port);
-                dial(address).await.map_err(|error| match is_shortage_for(address, &error) {
-                    true => ConnectError::Shortage(error),
-                    false => ConnectError::Connect(error),
-                })
-            }
+            // Not the name: the proxy would look it up again, and could get another address. Its own name is
+            // looked up here.
+            Some(proxy) => proxy.tunnel(&address.to_string(), port).await.map_err(lookup_error),
+            None => dial(SocketAddr::new(address, port)).await,
         };
-        match connected {
+        match connected.map_err(connect_error) {
             Ok(stream) => {
                 if let Err(error) = stream.set_nodelay(true) {
                     tracing::debug!("cannot set TCP_NODELAY: {error}");
@@ -129,8 +125,9 @@ fn checked_addresses(
     allowed.check_addresses(name, found, port).map_err(ConnectError::Refused)
 }
 
-/// The error of a connection through a proxy of this host.
-fn upstream_error(error: io::Error) -> ConnectError {
+/// The error of a connection to a host, or to a proxy on the way to it. The lack of local ports is no shortage
+/// of this host: programs behind the proxy can use up those to one address by themselves.
+fn connect_error(error: io::Error) -> ConnectError {
     match is_shortage(&error) {
         true => ConnectError::Shortage(error),
         false => ConnectError::Connect(error),

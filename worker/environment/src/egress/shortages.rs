@@ -1,9 +1,9 @@
-//! Shortages of this host, such as of open files or ports, that keep the proxy from serving. They are
+//! Shortages of this host, such as of open files, that keep the proxy from serving. They are
 //! faults of the proxy, whatever program asked for the connection.
 
 use std::error::Error;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, UdpSocket};
 
 use rollout_base::shortage::Shortage;
 
@@ -31,22 +31,6 @@ pub(super) fn is_shortage(error: &io::Error) -> bool {
     Shortage::from_io_error(error).is_some()
 }
 
-/// Whether a connection to an address failed because this host ran out of something, also of local ports.
-pub(super) fn is_shortage_for(address: SocketAddr, error: &io::Error) -> bool {
-    // The system reports a missing address of this host, for instance where IPv6 is off, in the same way.
-    let lacks_port = || error.kind() == io::ErrorKind::AddrNotAvailable && has_source(address);
-    is_shortage(error) || lacks_port()
-}
-
-/// Whether this host has an address from which it may reach another. UDP needs no port of TCP.
-fn has_source(address: SocketAddr) -> bool {
-    let any = match address {
-        SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
-        SocketAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
-    };
-    UdpSocket::bind((any, 0)).and_then(|socket| socket.connect(address)).is_ok()
-}
-
 /// The error of a look-up: the shortage of this host if there is one. The resolver of the system does not
 /// tell it from a name without an answer.
 pub(super) fn lookup_error(reported: io::Error) -> io::Error {
@@ -65,22 +49,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_for_lack_of_local_ports_is_a_shortage_and_that_of_a_host_is_none() {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
+    fn error_of_this_host_is_a_shortage_and_that_of_another_is_none() {
         for (errno, expected) in [
             (Errno::MFILE, true),
             (Errno::NFILE, true),
             (Errno::NOMEM, true),
             (Errno::NOBUFS, true),
             (Errno::AGAIN, true),
-            (Errno::ADDRNOTAVAIL, true),
+            (Errno::ADDRNOTAVAIL, false),
             (Errno::CONNREFUSED, false),
             (Errno::HOSTUNREACH, false),
             (Errno::NETUNREACH, false),
             (Errno::TIMEDOUT, false),
             (Errno::CONNRESET, false),
         ] {
-            assert_eq!(is_shortage_for(address, &io::Error::from(errno)), expected, "{errno}");
+            assert_eq!(is_shortage(&io::Error::from(errno)), expected, "{errno}");
         }
     }
 
