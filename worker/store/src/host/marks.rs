@@ -12,7 +12,9 @@ use super::{LOCK, OWNER_FILE};
 #[derive(Debug, Clone, Default)]
 pub struct DirectoryMarks {
     directory: PathBuf,
-    files: Vec<(&'static str, FileIdentity)>,
+    /// Its lock, which its owner holds open: the number of the file stays, on any file system.
+    lock: Option<FileIdentity>,
+    has_owner: bool,
 }
 
 /// Device and number of a file.
@@ -21,30 +23,33 @@ type FileIdentity = (u64, u64);
 impl DirectoryMarks {
     /// Those that a directory has now: none if it is not the directory of a worker. Blocks.
     pub fn of(directory: &Path) -> Self {
-        let found = [LOCK, OWNER_FILE].into_iter().filter_map(|name| {
-            let meta = fs::symlink_metadata(directory.join(name)).ok()?;
-            Some((name, identity(&meta)))
-        });
-        Self { directory: directory.to_owned(), files: found.collect() }
+        let find = |name: &str| fs::symlink_metadata(directory.join(name)).ok();
+        let (lock, has_owner) = (find(LOCK).as_ref().map(identity), find(OWNER_FILE).is_some());
+        Self { directory: directory.to_owned(), lock, has_owner }
     }
 
-    /// Checks that the directory still has them, and no other files in their place. Blocks.
+    /// Checks that the directory still has them, and no other lock in the place of its own. Blocks.
     ///
     /// # Errors
     /// [`io::ErrorKind::NotFound`] if it has not; errors of the disk, which name no path.
     pub fn check(&self) -> io::Result<()> {
-        for (name, held) in &self.files {
-            let is_held = match fs::symlink_metadata(self.directory.join(name)) {
-                Ok(meta) => identity(&meta) == *held,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-                Err(error) => return Err(error),
-            };
-            if !is_held {
-                let text = format!("its file {name} was removed or replaced");
-                return Err(io::Error::new(io::ErrorKind::NotFound, text));
-            }
+        if let Some(lock) = self.lock {
+            self.check_file(LOCK, |meta| identity(meta) == lock)?;
+        }
+        if self.has_owner {
+            self.check_file(OWNER_FILE, |_| true)?;
         }
         Ok(())
+    }
+
+    fn check_file(&self, name: &str, is_own: impl Fn(&Metadata) -> bool) -> io::Result<()> {
+        let is_there = match fs::symlink_metadata(self.directory.join(name)) {
+            Ok(meta) => is_own(&meta),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => return Err(error),
+        };
+        let missing = || format!("its file {name} was removed or replaced");
+        is_there.then_some(()).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, missing()))
     }
 }
 
