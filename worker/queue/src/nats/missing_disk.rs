@@ -42,7 +42,7 @@ impl fmt::Display for MissingDisk {
     }
 }
 
-/// What an account can still reserve for streams that do not exist yet.
+/// Disk that an account can still reserve for streams that do not exist yet.
 #[derive(Debug)]
 pub(super) struct DiskLeft {
     /// Its limits, where what streams reserve counts as used.

@@ -138,14 +138,20 @@ struct JetStreamAccount {
     reserved_storage: u64,
     #[serde(default)]
     limits: Map<String, Value>,
+    /// Limits by number of copies. With them the server leaves all of `limits` at 0.
+    #[serde(default)]
+    tiers: Map<String, Value>,
     #[serde(default)]
     api: Map<String, Value>,
 }
 
 impl JetStreamAccount {
     fn limits(&self) -> AccountLimits {
-        // No limit is -1.
-        let limit = |name: &str| self.limits.get(name).and_then(Value::as_u64);
+        // No limit is -1. Those of tiers are not known here.
+        let limit = |name: &str| {
+            let limit = self.limits.get(name).filter(|_| self.tiers.is_empty());
+            limit.and_then(Value::as_u64)
+        };
         AccountLimits {
             memory: counted(self.memory),
             max_memory: limit("max_memory"),
@@ -160,7 +166,7 @@ impl JetStreamAccount {
         AccountLimits { storage: limits.storage.max(counted(self.reserved_storage)), ..limits }
     }
 
-    /// What it can still reserve. The server counts what streams reserve, not what they use.
+    /// Disk that it can still reserve. The server counts what streams reserve, not what they use.
     fn disk_left(&self) -> DiskLeft {
         DiskLeft::new(self.limits_with_reservations(), counted(self.reserved_storage))
     }
