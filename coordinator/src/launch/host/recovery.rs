@@ -175,18 +175,20 @@ async fn reap_apart(providers: &[Arc<dyn Provider>], owners: &Arc<HostOwners>) {
 
 /// Removes environments of dead owners.
 pub async fn reap(providers: &[Arc<dyn Provider>], owners: &HostOwners) {
+    let mut unremoved = Vec::new();
     for provider in providers {
         match provider.reap(owners).await {
             Ok(reaped) => {
                 for name in &reaped.removed {
                     tracing::info!("removed the leftover {name}");
                 }
-                if let Some(message) = unremoved_message(&reaped.failed) {
-                    UNREMOVED.warn(&message);
-                }
+                unremoved.extend(unremoved_message(&reaped.failed));
             }
             Err(failure) => tracing::warn!("cannot look for leftovers: {}", failure.chain()),
         }
+    }
+    if !unremoved.is_empty() {
+        UNREMOVED.warn(&unremoved.join("; "));
     }
 }
 
