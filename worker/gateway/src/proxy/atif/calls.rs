@@ -57,6 +57,8 @@ pub(super) struct CallReader {
     tokens: Option<File>,
     index: CallIndex,
     open: HashMap<u64, BegunState>,
+    /// Lines that are too long and may be the ends of calls.
+    ends_skipped: u64,
     /// Bytes of text that may still be kept.
     left: usize,
     /// Token ids of prompts that may still be kept.
@@ -79,6 +81,7 @@ impl CallReader {
             tokens: None,
             index: CallIndex::default(),
             open: HashMap::new(),
+            ends_skipped: 0,
             left: text_bytes,
             ids_left: limits::TRAJECTORY_PROMPT_IDS,
             calls: ReadCalls::default(),
@@ -111,16 +114,20 @@ impl CallReader {
                 Err(_) => {}
             }
         }
+        // Each of them may be the end of a call that has none.
+        self.calls.unpriced_calls += self.ends_skipped.min(self.open.len() as u64);
         Ok(self.calls)
     }
 
     /// Counts a call with a line that is too long. Its cost is not read.
     fn skip(&mut self, line: &[u8]) {
         self.calls.left_out += 1;
-        self.calls.unpriced_calls += 1;
         if line.starts_with(BEGUN) {
+            self.calls.unpriced_calls += 1;
             self.calls.all_calls += 1;
             self.calls.other_calls += 1;
+        } else {
+            self.ends_skipped += 1;
         }
     }
 
