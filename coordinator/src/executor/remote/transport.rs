@@ -222,7 +222,7 @@ fn authorization(source: &TokenSource) -> Result<HeaderValue, String> {
         TokenSource::Variable(name) => (format!("the variable {name}"), std::env::var(name).ok()),
         TokenSource::File(path) => (
             format!("the file {}", path.display()),
-            regular_file::read_text(path, TOKEN_BYTES).ok(),
+            regular_file::read_any_text(path, TOKEN_BYTES).ok(),
         ),
     };
     let token = token.ok_or_else(|| format!("{place} has no token"))?;

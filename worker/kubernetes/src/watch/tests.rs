@@ -96,5 +96,5 @@ fn creation_that_fails_leaves_no_state_to_the_next_one_of_its_name() {
     drop(other);
     assert!(tracked.table().expected.is_empty() && tracked.is_empty());
     tracked.observe(&refused("u", "too large"), true);
-    assert!(tracked.table().expected.is_empty(), "pods that nobody creates are not kept");
+    assert!(tracked.table().expected.is_empty(), "a pod without a creation is not kept");
 }
