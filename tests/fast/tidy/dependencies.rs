@@ -7,8 +7,8 @@ use std::process::Command;
 use crate::{Violation, assert_none, files};
 
 /// The workspace's crates with those that they may use:
-/// `protocol <- base <- queue, store <- environment <- gateway <- worker <- engine <- coordinator <- tests`,
-/// and `environment <- docker, process, kubernetes <- coordinator`.
+/// `protocol <- base <- queue, store <- environment <- gateway <- worker <- coordinator <- tests`,
+/// `queue, store <- engine <- coordinator`, and `environment <- docker, process, kubernetes <- coordinator`.
 const DIRECTION: &[(&str, &[&str])] = &[
     ("rollout-protocol", &[]),
     ("rollout-base", &["rollout-protocol"]),
@@ -33,17 +33,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
             "rollout-gateway",
         ],
     ),
-    (
-        "rollout-engine",
-        &[
-            "rollout-protocol",
-            "rollout-base",
-            "rollout-queue",
-            "rollout-store",
-            "rollout-environment",
-            "rollout-worker",
-        ],
-    ),
+    ("rollout-engine", &["rollout-protocol", "rollout-base", "rollout-queue", "rollout-store"]),
     (
         "rollout-coordinator",
         &[
