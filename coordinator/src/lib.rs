@@ -12,7 +12,7 @@ pub mod executor;
 mod https;
 pub mod launch;
 pub mod plan;
-pub mod providers;
+mod providers;
 pub mod results;
 pub mod serve;
 pub mod sources;

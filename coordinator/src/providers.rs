@@ -14,23 +14,23 @@ static BUILT: &[&BuiltProvider] = &[
 ];
 
 /// All of them.
-pub fn built() -> impl Iterator<Item = &'static BuiltProvider> {
+pub(crate) fn built() -> impl Iterator<Item = &'static BuiltProvider> {
     BUILT.iter().copied()
 }
 
 /// The provider of a kind; `None` when this program was built without it.
-pub fn for_kind(kind: ProviderKind) -> Option<&'static BuiltProvider> {
+pub(crate) fn for_kind(kind: ProviderKind) -> Option<&'static BuiltProvider> {
     built().find(|provider| provider.kind == kind)
 }
 
 /// The kind that files and options call `name`, if this program was built with it.
-pub fn kind_by_name(name: &str) -> Option<ProviderKind> {
+pub(crate) fn kind_by_name(name: &str) -> Option<ProviderKind> {
     let kind = descriptor::by_name(name)?.kind;
     for_kind(kind).map(|provider| provider.kind)
 }
 
 /// Their names.
-pub fn names() -> impl Iterator<Item = &'static str> {
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     built().map(|provider| provider.descriptor().name)
 }
 

@@ -243,4 +243,44 @@ mod tests {
             assert!(!is_logged(filter), "{filter}");
         }
     }
+
+    #[test]
+    fn docker_is_logged_by_filters_for_the_crates_that_it_was_part_of() {
+        let is_logged = |filter: &str| {
+            let log = || tracing::debug!(target: "rollout_docker::exec", "waited");
+            !logged(&targets::with_moved(filter), log).is_empty()
+        };
+        for filter in [
+            "rollout_worker=debug",
+            "rollout_worker::environment=debug",
+            "rollout_worker::environment::docker::exec=debug",
+            "rollout_environment::docker=debug,rollout_worker=info",
+            "rollout_docker=debug",
+        ] {
+            assert!(is_logged(filter), "{filter}");
+        }
+        for filter in [
+            "rollout_worker::environment::process=debug",
+            "rollout_worker::environment::descriptor=debug",
+            "rollout_worker=debug,rollout_docker=info",
+        ] {
+            assert!(!is_logged(filter), "{filter}");
+        }
+    }
+
+    #[test]
+    fn recorder_of_the_gateway_is_logged_by_filters_for_the_worker() {
+        let is_logged = |filter: &str| {
+            let log = || tracing::debug!(target: "rollout_gateway::proxy::recorder", "waited");
+            !logged(&targets::with_moved(filter), log).is_empty()
+        };
+        for filter in [
+            "rollout_worker=debug",
+            "rollout_worker::gateway=debug",
+            "rollout_worker::gateway::recorder=debug",
+        ] {
+            assert!(is_logged(filter), "{filter}");
+        }
+        assert!(!is_logged("rollout_worker::environment=debug"));
+    }
 }

@@ -3,8 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::event_chunk::EventChunk;
+use crate::Timestamp;
 use crate::blob::BlobRef;
 use crate::digest::Digest;
+use crate::error::TrialError;
 use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use crate::limits;
 use crate::phase::Phase;
@@ -96,6 +98,12 @@ pub struct ResultBody {
 }
 
 impl ReportBody {
+    /// The content of an execution that failed with `error` and has no record.
+    pub fn failed(error: TrialError, durations: Durations, timestamps: Timestamps) -> Self {
+        let verdict = Verdict::failed(error);
+        Self::Result(Box::new(ResultBody { verdict, durations, timestamps, record: None }))
+    }
+
     /// Its kind.
     pub const fn kind(&self) -> ReportKind {
         match self {
@@ -116,6 +124,19 @@ impl ReportBody {
 }
 
 impl Report {
+    /// The same report with an error instead of its content; the execution ended at `now` if its content
+    /// does not say when.
+    #[must_use]
+    pub fn failed(self, error: TrialError, now: Timestamp) -> Self {
+        let (durations, timestamps) = match &self.body {
+            ReportBody::Result(body) => (body.durations.clone(), body.timestamps.clone()),
+            ReportBody::Started | ReportBody::Lost { .. } | ReportBody::Events(_) => {
+                (Durations::default(), Timestamps::instant(now))
+            }
+        };
+        Self { body: ReportBody::failed(error, durations, timestamps), ..self }
+    }
+
     /// The encoded report.
     ///
     /// # Errors
@@ -128,6 +149,16 @@ impl Report {
 }
 
 impl ExecutionRecord {
+    /// The report of an execution with a verdict, made from its record, which is stored as `blob`.
+    pub fn result_report(&self, blob: BlobRef) -> Report {
+        self.report(ReportBody::Result(Box::new(ResultBody {
+            verdict: self.verdict(),
+            durations: self.durations().clone(),
+            timestamps: self.timestamps().clone(),
+            record: Some(blob),
+        })))
+    }
+
     /// The execution's report with content `body`.
     pub fn report(&self, body: ReportBody) -> Report {
         let (run, item, try_id, exec) = self.ids();
@@ -143,9 +174,8 @@ impl ExecutionRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Timestamp;
     use crate::blob::MediaType;
-    use crate::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
+    use crate::error::{ErrorClass, ErrorCode, ErrorType, RetryClass};
     use crate::harness::{HarnessOutcome, IntegrationLevel};
     use crate::record::{HarnessSummary, ItemOutcome, Rewards};
 
@@ -218,5 +248,27 @@ mod tests {
         let bytes = report(None, 1).encode().expect("small");
         assert!(!String::from_utf8_lossy(&bytes).contains("harness"));
         assert_eq!(serde_json::from_slice::<Report>(&bytes).expect("read"), report(None, 1));
+    }
+
+    #[test]
+    fn failed_report_keeps_the_times_of_a_result() {
+        let error = TrialError::transient(
+            ErrorType::InternalError,
+            ErrorCode::STORE_FAILED,
+            "it is gone".to_owned(),
+        );
+        let now = Timestamp::from_second(1_800_000_000).expect("in range");
+        let times = |report: Report| match report.failed(error.clone(), now).body {
+            ReportBody::Result(body) => {
+                assert_eq!((body.record, &body.verdict.outcome), (None, &ItemOutcome::Failed));
+                (body.timestamps, body.durations)
+            }
+            other => panic!("{other:?}"),
+        };
+        let result = report(None, 1);
+        let ReportBody::Result(body) = result.body.clone() else { panic!("a result") };
+        assert_eq!(times(result.clone()), (body.timestamps, body.durations));
+        let started = Report { body: ReportBody::Started, ..result };
+        assert_eq!(times(started), (Timestamps::instant(now), Durations::default()));
     }
 }

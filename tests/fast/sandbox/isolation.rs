@@ -147,7 +147,7 @@ async fn sandbox_with_default_settings_is_usable() {
         output(environment, script).await;
     }
     let variables = output(environment, "env -u PWD -u SHLVL -u OLDPWD -u _ env | sort").await;
-    let path = rollout_process::dockerfile::DEFAULT_PATH;
+    let path = rollout_process::DEFAULT_PATH;
     assert_eq!(variables, format!("HOME=/root\nPATH={path}\n"));
     sandbox.destroy().await.expect("destroyed");
 }

@@ -7,30 +7,21 @@ use std::process::Command;
 use crate::{Violation, assert_none, files};
 
 /// The workspace's crates with those that they may use:
-/// `protocol <- base <- queue, store <- environment <- gateway <- worker <- engine <- coordinator <- tests`,
-/// and `environment <- docker, process, kubernetes <- coordinator`.
+/// `protocol <- base <- queue, store <- environment <- gateway <- worker <- coordinator <- tests`,
+/// `queue, store <- engine <- coordinator`, and `environment <- docker, process, kubernetes <- coordinator`.
 const DIRECTION: &[(&str, &[&str])] = &[
     ("rollout-protocol", &[]),
     ("rollout-base", &["rollout-protocol"]),
     ("rollout-queue", &["rollout-protocol", "rollout-base"]),
     ("rollout-store", &["rollout-protocol", "rollout-base"]),
     ("rollout-environment", &["rollout-protocol", "rollout-base", "rollout-store"]),
-    (
-        "rollout-docker",
-        &["rollout-protocol", "rollout-base", "rollout-store", "rollout-environment"],
-    ),
+    ("rollout-docker", &["rollout-protocol", "rollout-base", "rollout-environment"]),
     (
         "rollout-process",
         &["rollout-protocol", "rollout-base", "rollout-store", "rollout-environment"],
     ),
-    (
-        "rollout-kubernetes",
-        &["rollout-protocol", "rollout-base", "rollout-store", "rollout-environment"],
-    ),
-    (
-        "rollout-gateway",
-        &["rollout-protocol", "rollout-base", "rollout-store", "rollout-environment"],
-    ),
+    ("rollout-kubernetes", &["rollout-protocol", "rollout-base", "rollout-environment"]),
+    ("rollout-gateway", &["rollout-protocol", "rollout-base", "rollout-environment"]),
     (
         "rollout-worker",
         &[
@@ -42,18 +33,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
             "rollout-gateway",
         ],
     ),
-    (
-        "rollout-engine",
-        &[
-            "rollout-protocol",
-            "rollout-base",
-            "rollout-queue",
-            "rollout-store",
-            "rollout-environment",
-            "rollout-gateway",
-            "rollout-worker",
-        ],
-    ),
+    ("rollout-engine", &["rollout-protocol", "rollout-base", "rollout-queue", "rollout-store"]),
     (
         "rollout-coordinator",
         &[
@@ -110,6 +90,17 @@ fn direction(crates: &BTreeMap<String, Vec<String>>) -> Vec<Violation> {
     violations
 }
 
+/// Permissions in `DIRECTION` of which no dependency makes use: a crate could take one up unseen.
+fn unused_permissions(crates: &BTreeMap<String, Vec<String>>) -> Vec<Violation> {
+    let unused = |(name, allowed): &(&str, &[&'static str])| {
+        let used = crates.get(*name).cloned().unwrap_or_default();
+        let unused = allowed.iter().filter(|other| !used.iter().any(|on| on == *other));
+        let what = unused.map(|other| format!("{name} may depend on {other}, but does not"));
+        what.map(|what| Violation::new("Cargo.toml", 0, what)).collect::<Vec<_>>()
+    };
+    DIRECTION.iter().filter(|(name, _)| crates.contains_key(*name)).flat_map(unused).collect()
+}
+
 /// Packages of a lock file that the `bans.deny` list of a cargo-deny configuration forbids.
 fn banned(lock: &str, configuration: &str) -> Vec<Violation> {
     let lock: toml::Table = lock.parse().expect("Cargo.lock is TOML");
@@ -159,6 +150,7 @@ fn crate_dependencies_point_one_way() {
         .collect();
     assert_eq!(crates.len(), DIRECTION.len(), "{crates:?}");
     assert_none(&direction(&crates));
+    assert_none(&unused_permissions(&crates));
 }
 
 #[test]
@@ -167,8 +159,15 @@ fn banned_crates_are_absent() {
     assert_none(&banned(&read("Cargo.lock"), &read(".deny.toml")));
 }
 
-/// Packages that only a feature of the coordinator brings in: clients of services.
-const OPTIONAL: &[&str] = &["async-nats", "aws-sdk-s3", "bollard"];
+/// Packages that only a feature of the coordinator brings in: clients of services, and providers.
+const OPTIONAL: &[&str] = &[
+    "async-nats",
+    "aws-sdk-s3",
+    "bollard",
+    "rollout-docker",
+    "rollout-kubernetes",
+    "rollout-process",
+];
 
 /// Packages among `OPTIONAL` in a tree of `cargo tree --prefix none`.
 fn optional(tree: &str) -> Vec<&'static str> {
@@ -177,7 +176,7 @@ fn optional(tree: &str) -> Vec<&'static str> {
 }
 
 #[test]
-fn coordinator_without_features_has_no_clients_of_services() {
+fn coordinator_without_features_has_no_clients_of_services_and_no_provider() {
     let tree = |features: &[&str]| {
         let output = Command::new(env!("CARGO"))
             .args(["tree", "--locked", "--offline", "-p", "rollout-coordinator", "-e", "normal"])
@@ -190,7 +189,7 @@ fn coordinator_without_features_has_no_clients_of_services() {
         String::from_utf8(output.stdout).expect("UTF-8")
     };
     assert_eq!(optional(&tree(&[])), Vec::<&str>::new());
-    assert_eq!(optional(&tree(&["--features", "docker,nats,s3"])), OPTIONAL);
+    assert_eq!(optional(&tree(&["--features", "docker,kubernetes,nats,process,s3"])), OPTIONAL);
 }
 
 #[test]
@@ -198,6 +197,14 @@ fn dependency_violations_are_found() {
     let crates = [("rollout-engine", "rollout-coordinator"), ("rollout-new", "serde")];
     let crates = crates.map(|(name, on)| (name.to_owned(), vec![on.to_owned()])).into();
     assert_eq!(direction(&crates).len(), 2);
+    let queue = |on: &[&str]| {
+        let on: Vec<String> = on.iter().map(|&name| name.to_owned()).collect();
+        unused_permissions(&[("rollout-queue".to_owned(), on)].into()).len()
+    };
+    assert_eq!(
+        (queue(&["rollout-base", "serde"]), queue(&["rollout-protocol", "rollout-base"])),
+        (1, 0)
+    );
 
     let found = |ban, name, version| {
         let lock = format!("[[package]]\nname='{name}'\nversion='{version}'\n");

@@ -30,10 +30,11 @@ impl SourceFile {
         self.path.ends_with(".rs")
     }
 
-    /// The code without its trailing unit tests.
+    /// The code without its trailing unit tests. Tests in a file of their own end nothing: code follows
+    /// their declaration.
     pub(crate) fn production_code(&self) -> &str {
         let code = &self.masked.code;
-        match code.find("\n#[cfg(test)]\nmod tests") {
+        match code.find("\n#[cfg(test)]\nmod tests {") {
             Some(end) => &code[..end],
             None => code,
         }

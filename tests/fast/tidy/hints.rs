@@ -15,7 +15,7 @@ fn unnamed_commands(source: &SourceFile) -> Vec<Violation> {
         return Vec::new();
     }
     let pattern = Regex::new(UNNAMED).expect("a pattern");
-    let text = match source.text.find("\n#[cfg(test)]\nmod tests") {
+    let text = match source.text.find("\n#[cfg(test)]\nmod tests {") {
         Some(end) => &source.text[..end],
         None => source.text.as_str(),
     };
@@ -39,6 +39,7 @@ fn hints_without_a_command_are_found() {
         ("docs/running.md", "Give the same command again."),
         ("docs/running.md", "Give the same\ncommand again."),
         ("coordinator/src/cli/run.rs", cut),
+        ("coordinator/src/cli/run.rs", "\n#[cfg(test)]\nmod tests;\n// the same command"),
     ] {
         assert_eq!(found(path, text), 1, "{path}: {text}");
     }

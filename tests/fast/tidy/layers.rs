@@ -331,6 +331,7 @@ fn layer_violations_are_found() {
     assert_eq!(count(config, "use super::super::plan::{\n    JobPlan,\n};"), 1);
     assert_eq!(count(config, "// crate::plan\nlet s = \"crate::plan\";"), 0);
     assert_eq!(count(config, "fn f() {}\n#[cfg(test)]\nmod tests { use crate::cli; }"), 0);
+    assert_eq!(count(config, "mod x;\n#[cfg(test)]\nmod tests;\nuse crate::cli;"), 1);
     assert_eq!(count("coordinator/src/config/tests.rs", "use crate::cli;"), 0);
     assert_eq!(count(core, "use super::super::journal::Layout;\nuse super::row::Row;"), 1);
     assert_eq!(count(core, "use crate::{core::row::Row, journal::Layout};"), 1);

@@ -83,7 +83,7 @@ use self::image::ImageManager;
 use self::image_health::ImageHealthchecks;
 use self::storage::StorageLimit;
 
-pub use self::compose::{check as check_compose, find_compose};
+pub use self::compose::find_compose;
 pub use self::prune::{PrunedImages, TaskImage};
 
 /// The provider, for the table of a program.
@@ -94,7 +94,7 @@ pub static PROVIDER: BuiltProvider = BuiltProvider {
         let options = DockerOptions { ca_bundle, ..DockerOptions::new(paths.image_locks) };
         Arc::new(DockerProvider::new(options))
     },
-    check_services: Some(check_compose),
+    check_services: Some(compose::check),
     check_dockerfile: None,
 };
 

@@ -1,5 +1,5 @@
 //! Descriptors of the provider kinds, one each, in one table. Everything that depends on the kind
-//! is looked up here, but what needs a provider's code: that is a [`BuiltProvider`] of its module.
+//! is looked up here. What needs a provider's code is the [`BuiltProvider`] of its crate.
 
 use std::ffi::OsString;
 use std::path::Path;

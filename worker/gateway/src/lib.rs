@@ -2,8 +2,8 @@
 //! keys and records every call.
 //!
 //! * [`agents`]: setup of agents in an environment and the commands they run there.
-//! * [`ModelGateway`] opens a [`TryGateway`] for each execution, with a key of its own. The feature
-//!   `proxy` has the implementation, an HTTP proxy (`proxy`).
+//! * [`ModelGateway`] opens a [`TryGateway`] for each execution, with a key of its own. The
+//!   implementation, an HTTP proxy, is `proxy`, with the feature of that name.
 //! * [`run_calls`]: pauses and policy versions of runs, and limits that a run shares with other workers.
 
 pub mod agents;

@@ -1,8 +1,7 @@
 //! Model calls of runs: pauses, policy versions, counts and leases, shared by the executions of a
 //! worker.
 
-mod guards;
-pub mod leases;
+pub(crate) mod leases;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,8 +14,6 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use self::leases::RunLeases;
-
-pub use self::guards::{HeldCall, SentCall};
 
 /// How long the state of a run without executions is kept after its coordinator last repeated it.
 const KEPT_UNUSED: Duration = Duration::from_secs(600);
@@ -71,27 +68,27 @@ impl RunCallTable {
 /// The model calls of a run.
 #[derive(Debug)]
 pub struct RunCalls {
-    state: watch::Sender<CallsState>,
+    pub(crate) state: watch::Sender<CallsState>,
     /// Leases of the limits of its model servers.
-    pub leases: RunLeases,
+    pub(crate) leases: RunLeases,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct CallsState {
+pub(crate) struct CallsState {
     /// The state that the coordinator set; absent for runs that set none.
-    known: Option<ModelCallState>,
+    pub(crate) known: Option<ModelCallState>,
     /// When it, or a lease, was set last.
     set_at: Instant,
     /// Since when it is paused.
-    paused_since: Option<Instant>,
+    pub(crate) paused_since: Option<Instant>,
     /// Total length of the former pauses.
-    past_pauses: Duration,
-    in_flight: u32,
-    held: u32,
+    pub(crate) past_pauses: Duration,
+    pub(crate) in_flight: u32,
+    pub(crate) held: u32,
 }
 
 impl CallsState {
-    fn is_paused(&self) -> bool {
+    pub(crate) fn is_paused(&self) -> bool {
         self.known.is_some_and(|known| known.paused)
     }
 }
@@ -164,27 +161,6 @@ mod tests {
 
     fn state(paused: bool, policy_version: u64) -> ModelCallState {
         ModelCallState { paused, policy_version }
-    }
-
-    #[test]
-    fn paused_run_sends_no_call_and_counts_those_in_flight() {
-        let table = RunCallTable::default();
-        let run = table.of(RUN);
-        assert_eq!(table.counts(RUN), None, "no state is known");
-        let unversioned = run.send_call().expect("sent");
-        assert_eq!(unversioned.version, None);
-        run.set(state(false, 3));
-        let sent = run.send_call().expect("sent");
-        assert_eq!(sent.version, Some(3));
-        run.set(state(true, 3));
-        assert!(run.send_call().is_none());
-        let counts =
-            |in_flight| RunModelCalls { run: RUN, state: state(true, 3), in_flight, held: 0 };
-        assert_eq!(table.counts(RUN), Some(counts(2)));
-        drop((sent, unversioned));
-        assert_eq!(table.counts(RUN), Some(counts(0)));
-        run.set(state(false, 4));
-        assert_eq!(run.send_call().expect("sent").version, Some(4));
     }
 
     #[test]

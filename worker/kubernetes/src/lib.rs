@@ -83,7 +83,6 @@ use self::rights::Right;
 use self::watch::PodWatch;
 
 pub use self::options::{BuilderOptions, KubernetesOptions, NetworkEnforcement, OptionsSource};
-pub use self::services::check as check_compose;
 
 /// The provider, for the table of a program.
 pub static PROVIDER: BuiltProvider = BuiltProvider {
@@ -93,7 +92,7 @@ pub static PROVIDER: BuiltProvider = BuiltProvider {
         let proxy_key = ProxyKey::in_directory(paths.image_locks);
         Arc::new(KubernetesProvider::new(options, paths.ca_bundle.cloned(), proxy_key))
     },
-    check_services: Some(check_compose),
+    check_services: Some(services::check),
     check_dockerfile: None,
 };
 

@@ -11,9 +11,9 @@
 //!
 //! * [`ProcessProvider`] makes sandboxes.
 //! * [`supervisor`] runs inside; the program that holds the provider calls it first.
-//! * [`dockerfile`] defines the part of a task's Dockerfile that a sandbox supports.
+//! * `dockerfile` defines the part of a task's Dockerfile that a sandbox supports.
 
-pub mod dockerfile;
+mod dockerfile;
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(not(target_os = "linux"))]
@@ -27,6 +27,7 @@ use rollout_environment::CaBundle;
 use rollout_environment::descriptor::BuiltProvider;
 use rollout_protocol::spec::environment::ProviderKind;
 
+pub use self::dockerfile::DEFAULT_PATH;
 #[cfg(target_os = "linux")]
 pub use linux::{ProcessProvider, supervisor};
 #[cfg(not(target_os = "linux"))]

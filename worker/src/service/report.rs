@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use rollout_protocol::Timestamp;
 use rollout_protocol::wire::delivery::{MessageToken, PublishError};
 use rollout_protocol::wire::report::{Report, ReportBody};
 use tokio::sync::{Notify, oneshot};
@@ -13,7 +14,7 @@ use tokio::time::Instant;
 
 use super::WorkerShared;
 use super::execution::Execution;
-use crate::spool::{failed_report, unpublishable_error};
+use crate::spool::unpublishable_error;
 
 /// Limit on concurrent batches: while one waits for its acknowledgement, others are sent.
 const MAX_BATCHES_IN_FLIGHT: usize = 8;
@@ -201,7 +202,7 @@ async fn handle_answers(
                     continue;
                 }
                 again.push(OutgoingReport {
-                    report: failed_report(report, unpublishable_error(&refused)),
+                    report: report.failed(unpublishable_error(&refused), Timestamp::now()),
                     completion,
                 });
             }

@@ -31,7 +31,6 @@ use rollout_base::write_check::check_writes;
 use rollout_protocol::id::ExecId;
 
 pub(crate) use self::entry::SpoolEntry;
-pub use self::publish::{failed_report, result_report};
 pub(crate) use self::publish::{publish, publish_unspooled, unreadable_report};
 pub(crate) use self::recover::unpublishable_error;
 pub use self::recover::{RecoverError, Recovery, RecoverySummary, recover};

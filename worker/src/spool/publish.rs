@@ -10,13 +10,12 @@ use rollout_base::shortage::Shortage;
 use rollout_base::shown_path::shown;
 use rollout_base::supervise;
 use rollout_base::warning_limiter::WarningLimiter;
-use rollout_protocol::Timestamp;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{Durations, ExecutionRecord, LostReason, Timestamps, Verdict};
+use rollout_protocol::record::{ExecutionRecord, LostReason, Verdict};
 use rollout_protocol::wire::marker::ResultMarker;
-use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
+use rollout_protocol::wire::report::{Report, ReportBody};
 use rollout_store::{BlobContent, BlobStore, StoreError, put_json};
 
 use super::entry::SpoolEntry;
@@ -134,7 +133,7 @@ async fn store_record(
         put_marker(store, record, &blob).await?;
     }
     Ok(match stopped {
-        None => result_report(record, blob),
+        None => record.result_report(blob),
         Some(phase) => record.report(ReportBody::Lost {
             reason: LostReason::Stopped,
             phase: Some(phase),
@@ -187,33 +186,7 @@ fn unstorable_report(
         let Verdict { cost, model_use, .. } = record.verdict();
         return record.report(ReportBody::Lost { reason, phase, record: None, cost, model_use });
     }
-    record.report(failed_body(error, durations, timestamps))
-}
-
-/// The report of an execution with a verdict, made from its record in the store.
-pub fn result_report(record: &ExecutionRecord, blob: BlobRef) -> Report {
-    record.report(ReportBody::Result(Box::new(ResultBody {
-        verdict: record.verdict(),
-        durations: record.durations().clone(),
-        timestamps: record.timestamps().clone(),
-        record: Some(blob),
-    })))
-}
-
-fn failed_body(error: TrialError, durations: Durations, timestamps: Timestamps) -> ReportBody {
-    let verdict = Verdict::failed(error);
-    ReportBody::Result(Box::new(ResultBody { verdict, durations, timestamps, record: None }))
-}
-
-/// The same report with an error instead of its body.
-pub fn failed_report(report: Report, error: TrialError) -> Report {
-    let (durations, timestamps) = match &report.body {
-        ReportBody::Result(body) => (body.durations.clone(), body.timestamps.clone()),
-        ReportBody::Started | ReportBody::Lost { .. } | ReportBody::Events(_) => {
-            (Durations::default(), Timestamps::instant(Timestamp::now()))
-        }
-    };
-    Report { body: failed_body(error, durations, timestamps), ..report }
+    record.report(ReportBody::failed(error, durations, timestamps))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use futures_util::{StreamExt as _, stream};
 use rollout_base::backoff::OutageLog;
 use rollout_base::shown_path::shown;
 use rollout_base::supervise;
+use rollout_protocol::Timestamp;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::id::{ExecId, RunId};
 use rollout_protocol::record::LostReason;
@@ -19,7 +20,7 @@ use rollout_queue::traits::WorkSource;
 use rollout_store::BlobStore;
 
 use super::entry::SpoolEntry;
-use super::publish::{failed_report, publish};
+use super::publish::publish;
 use super::{SCRATCH_DIR, SPOOL_DIR, ScratchMark, discard};
 
 /// Executions whose files are stored concurrently.
@@ -212,7 +213,9 @@ async fn send_reports(source: &dyn WorkSource, mut reports: Vec<Report>) {
                             full = Some(refused);
                         }
                         Err(refused @ PublishError::TooLarge { .. }) => {
-                            reports.push(failed_report(report, unpublishable_error(&refused)));
+                            reports.push(
+                                report.failed(unpublishable_error(&refused), Timestamp::now()),
+                            );
                         }
                     }
                 }

@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use rollout_environment::{DeadOwners as _, Owner};
 use rollout_protocol::Timestamp;
-use rollout_store::host::HostOwners;
+use rollout_store::host::{DeadOwners as _, HostOwners, Owner};
 
 use super::lock_file::LockFile;
 

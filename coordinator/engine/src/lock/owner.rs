@@ -3,9 +3,8 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::MetadataExt as _;
 
-use rollout_environment::{DeadOwners as _, Owner};
 use rollout_protocol::id::OwnerId;
-use rollout_store::host::HostOwners;
+use rollout_store::host::{DeadOwners as _, HostOwners, Owner};
 use serde::{Deserialize, Serialize};
 
 use crate::journal::RunLayout;

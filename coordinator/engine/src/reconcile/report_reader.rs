@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use rollout_base::backoff::{OutageLog, error_chain};
+use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::RunId;
@@ -13,7 +14,6 @@ use rollout_protocol::wire::position::{PositionedReport, ReportBatch, ReportPosi
 use rollout_protocol::wire::report::{Report, ReportBody};
 use rollout_queue::traits::{Dispatch, QueueError};
 use rollout_store::BlobStore;
-use rollout_worker::spool::failed_report;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -95,7 +95,7 @@ impl ReportReader {
         tracing::error!("execution {}: {message}", report.exec);
         let kind = ErrorType::InternalError;
         let error = TrialError::transient(kind, ErrorCode::STORE_FAILED, message);
-        PositionedReport { position, report: failed_report(report, error) }
+        PositionedReport { position, report: report.failed(error, Timestamp::now()) }
     }
 
     /// Whether a record is stored. An unreachable store counts as yes: the worker had the store's

@@ -11,7 +11,6 @@ use rollout_protocol::record::ExecutionRecord;
 use rollout_protocol::wire::marker::ResultMarker;
 use rollout_protocol::wire::report::Report;
 use rollout_store::{BlobStore, StoreError};
-use rollout_worker::spool::result_report;
 use tokio::sync::mpsc;
 
 use crate::event_loop::EngineMessage;
@@ -71,5 +70,5 @@ async fn read_report(
     let Ok(record) = serde_json::from_slice::<ExecutionRecord>(&bytes) else { return Ok(None) };
     let ResultMarker { run, item, try_id, exec, .. } = *marker;
     let fits = record.ids() == (run, item, try_id, exec);
-    Ok(fits.then(|| result_report(&record, blob)))
+    Ok(fits.then(|| record.result_report(blob)))
 }

@@ -102,9 +102,7 @@ mod tests {
         let item = |kind| vec![(format!("{KEY}[0]"), kind)];
         let docker = |names| overlays(ProviderKind::Docker, names, dir.path()).1;
         assert_eq!(docker("[absent.yaml]"), item(ErrorKind::Unreadable));
-        if cfg!(any(feature = "docker", feature = "kubernetes")) {
-            assert_eq!(docker("[list.yaml]"), item(ErrorKind::BadValue));
-        }
+        assert_eq!(docker("[list.yaml]"), item(ErrorKind::BadValue));
         for kind in [ProviderKind::Process, ProviderKind::Kubernetes] {
             let (_, found, _) = overlays(kind, "[list.yaml]", dir.path());
             assert_eq!(found, [(KEY.to_owned(), ErrorKind::Unsupported)]);

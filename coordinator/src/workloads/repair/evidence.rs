@@ -23,7 +23,6 @@ use rollout_protocol::record::{
 use rollout_protocol::wire::marker::ResultMarker;
 use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 use rollout_store::{BlobStore, StoreError};
-use rollout_worker::spool::result_report;
 use serde::Deserialize;
 
 use super::RepairError;
@@ -124,7 +123,7 @@ impl RepairEvidence {
         let (of, item, try_id, exec) = record.ids();
         if of == self.run {
             let blob = BlobRef::for_bytes(&bytes, rollout_protocol::blob::MediaType::Json);
-            let report = result_report(&record, blob);
+            let report = record.result_report(blob);
             self.reports.entry(item).or_default().insert((try_id, exec), report);
         }
         Ok(())

@@ -21,7 +21,6 @@ use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::wire::marker::ResultMarker;
 use rollout_protocol::wire::position::{Incarnation, ReportPosition};
 use rollout_store::MemoryStore;
-use rollout_worker::spool::result_report;
 use rollout_worker::testing;
 
 use super::*;
@@ -121,7 +120,7 @@ impl RepairFixture {
         let record = record(task, try_id, n, verdict);
         let bytes = Bytes::from(serde_json::to_vec(&record).expect("text keys"));
         let blob = self.store.put_bytes(bytes, MediaType::Json).await.expect("stored");
-        let report = result_report(&record, blob.clone());
+        let report = record.result_report(blob.clone());
         let (run, item, exec) = (RUN, report.item, report.exec);
         let marker = ResultMarker { run, item, try_id, exec, record: blob.digest };
         let path = marker.to_string();

@@ -37,7 +37,7 @@ const VARIABLES_FILE: &str = ".env";
 ///
 /// # Errors
 /// [`Failure`] that names the file and the key that is refused.
-pub fn check(compose: &ComposeFile) -> Result<(), Failure> {
+pub(crate) fn check(compose: &ComposeFile) -> Result<(), Failure> {
     ComposeFiles::read(compose, Path::new("/")).map(drop)
 }
 

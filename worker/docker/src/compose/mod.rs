@@ -52,7 +52,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
-pub use self::files::check;
+pub(crate) use self::files::check;
 use self::files::{ComposeFiles, json_text};
 use self::program::ComposeProgram;
 pub use self::program::find_compose;

@@ -12,10 +12,10 @@ use tokio::time::Instant;
 use super::call::Call;
 use super::refusal::{ServerBody, ServerReply, asks_to_wait};
 use super::route::OwnReply;
+use super::run_guards::SentCall;
 use super::server::{Admission, ModelServer, NotAdmitted};
 use crate::proxy::budget::Reservation;
 use crate::proxy::open_calls::OpenCall;
-use crate::run_calls::SentCall;
 
 /// The course of a call so far.
 #[derive(Debug)]

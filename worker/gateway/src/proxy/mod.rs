@@ -9,6 +9,7 @@
 //!   `reply_body`: the body that the agent gets;
 //! * `server`: a model server, its limits and its state, shared by all executions, and the calls to it
 //!   by execution; `upstreams`: those of an execution, and the choice among them;
+//! * `leased_limits`: limits that a run shares with other workers; `run_guards`: counts of its calls;
 //! * `client`: connections to model servers;
 //! * `dialect`, `sse`, `reply`, `raw_object`, `capture`, `reply_stream`: protocols of model servers,
 //!   without IO;
@@ -31,6 +32,7 @@ mod capture;
 mod client;
 mod dialect;
 mod headers;
+mod leased_limits;
 mod listener;
 mod messages;
 mod open_calls;
@@ -43,6 +45,7 @@ mod reply_stream;
 mod request_body;
 mod request_memory;
 mod route;
+mod run_guards;
 mod server;
 mod session;
 mod sse;
@@ -77,6 +80,7 @@ use tokio::time::Instant;
 
 use self::budget::BudgetMeter;
 use self::client::Clients;
+use self::leased_limits::LeasedLimits;
 use self::listener::{HostListeners, Listener};
 use self::open_calls::OpenCalls;
 use self::recorder::Recorder;
@@ -84,7 +88,6 @@ use self::request_memory::{RequestMemory, TryMemory};
 use self::server::{HeldPlaces, ModelServer};
 use self::upstreams::Upstreams;
 use crate::run_calls::RunCallTable;
-use crate::run_calls::leases::LeasedLimits;
 use crate::{
     CallFailure, GatewayError, GatewayReply, ModelGateway, SessionFiles, TrajectoryAgent, TryCalls,
     TryGateway, TryRequest, Upstream,

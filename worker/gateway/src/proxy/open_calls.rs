@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::run_calls::{RunCalls, SentCall};
+use super::run_guards::SentCall;
+use crate::run_calls::RunCalls;
 
 /// The open calls of a try: held back, or in flight.
 #[derive(Debug)]

@@ -30,9 +30,9 @@ pub(super) use self::held_places::HeldPlaces;
 use self::held_places::{HeldPlace, ServerCalls};
 use super::client::{Clients, HttpClient};
 use super::headers;
+use super::leased_limits::{LeasedCall, LeasedLimits};
 use super::refusal::{self, ServerReply};
 use super::route::{OwnReply, RETRY_AFTER_SEC};
-use crate::run_calls::leases::{LeasedCall, LeasedLimits};
 use crate::{GatewayError, Upstream};
 
 /// Time between two probes of a server that does not answer.

@@ -80,7 +80,7 @@ pub(super) fn plan(
 ///
 /// # Errors
 /// [`Failure`] that names the keys that are unsupported or wrong.
-pub fn check(file: &ComposeFile) -> Result<(), Failure> {
+pub(crate) fn check(file: &ComposeFile) -> Result<(), Failure> {
     let mut variables = provided(file, "rollout/main")?;
     for name in ["CPUS", "MEMORY"] {
         variables.provided.insert(name.to_owned(), "1".to_owned());

@@ -17,7 +17,7 @@ use rollout_environment::dockerfile::words::{self, VariableLookup, expand};
 use rollout_environment::dockerfile::{Dockerfile, DockerfileInstruction, json_list};
 
 /// Name of the file in a build context.
-pub const DOCKERFILE_NAME: &str = "Dockerfile";
+pub(crate) const DOCKERFILE_NAME: &str = "Dockerfile";
 
 /// Search path of commands when the Dockerfile sets none; Docker's own default.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -43,7 +43,7 @@ const READ_ONLY: [&str; 11] =
 const WRITABLE: &str = "usr/src";
 
 /// All instructions of a Dockerfile that a process sandbox does not support, in order.
-pub fn check(dockerfile: &str) -> Vec<UnsupportedInstruction> {
+pub(crate) fn check(dockerfile: &str) -> Vec<UnsupportedInstruction> {
     SandboxRecipe::read(dockerfile).unsupported
 }
 

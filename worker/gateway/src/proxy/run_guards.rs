@@ -1,27 +1,27 @@
-//! Counts of calls, as guards.
+//! Counts of the calls of a run, as guards.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::RunCalls;
+use crate::run_calls::RunCalls;
 
 impl RunCalls {
     /// Total length of its pauses so far.
-    pub fn paused_time(&self) -> Duration {
+    pub(crate) fn paused_time(&self) -> Duration {
         let state = *self.state.borrow();
         let present = state.paused_since.map(|since| since.elapsed());
         state.past_pauses + present.unwrap_or_default()
     }
 
     /// Waits until calls may be sent.
-    pub async fn wait_for_resume(&self) {
+    pub(crate) async fn wait_for_resume(&self) {
         let mut changes = self.state.subscribe();
         let reached = changes.wait_for(|state| !state.is_paused()).await.is_ok();
         debug_assert!(reached, "this holds the sender");
     }
 
     /// Counts a call that is sent now, until the guard is dropped; `None` during a pause.
-    pub fn send_call(self: &Arc<Self>) -> Option<SentCall> {
+    pub(crate) fn send_call(self: &Arc<Self>) -> Option<SentCall> {
         let mut version = None;
         let mut paused = false;
         self.state.send_if_modified(|state| {
@@ -36,7 +36,7 @@ impl RunCalls {
     }
 
     /// Counts a call that a pause keeps back, until the guard is dropped.
-    pub fn hold_call(&self) -> HeldCall<'_> {
+    pub(crate) fn hold_call(&self) -> HeldCall<'_> {
         self.state.send_if_modified(|state| {
             state.held += 1;
             false
@@ -47,10 +47,10 @@ impl RunCalls {
 
 /// A call that was sent and has not ended.
 #[derive(Debug)]
-pub struct SentCall {
+pub(crate) struct SentCall {
     run: Arc<RunCalls>,
     /// The policy version under which it was sent.
-    pub version: Option<u64>,
+    pub(crate) version: Option<u64>,
 }
 
 impl Drop for SentCall {
@@ -64,7 +64,7 @@ impl Drop for SentCall {
 
 /// A call that a pause keeps back.
 #[derive(Debug)]
-pub struct HeldCall<'a>(&'a RunCalls);
+pub(crate) struct HeldCall<'a>(&'a RunCalls);
 
 impl Drop for HeldCall<'_> {
     fn drop(&mut self) {
@@ -72,5 +72,40 @@ impl Drop for HeldCall<'_> {
             state.held = state.held.saturating_sub(1);
             false
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_protocol::id::RunId;
+    use rollout_protocol::wire::model_calls::{ModelCallState, RunModelCalls};
+
+    use crate::run_calls::RunCallTable;
+
+    const RUN: RunId = RunId::from_bytes([1; 16]);
+
+    fn state(paused: bool, policy_version: u64) -> ModelCallState {
+        ModelCallState { paused, policy_version }
+    }
+
+    #[test]
+    fn paused_run_sends_no_call_and_counts_those_in_flight() {
+        let table = RunCallTable::default();
+        let run = table.of(RUN);
+        assert_eq!(table.counts(RUN), None, "no state is known");
+        let unversioned = run.send_call().expect("sent");
+        assert_eq!(unversioned.version, None);
+        run.set(state(false, 3));
+        let sent = run.send_call().expect("sent");
+        assert_eq!(sent.version, Some(3));
+        run.set(state(true, 3));
+        assert!(run.send_call().is_none());
+        let counts =
+            |in_flight| RunModelCalls { run: RUN, state: state(true, 3), in_flight, held: 0 };
+        assert_eq!(table.counts(RUN), Some(counts(2)));
+        drop((sent, unversioned));
+        assert_eq!(table.counts(RUN), Some(counts(0)));
+        run.set(state(false, 4));
+        assert_eq!(run.send_call().expect("sent").version, Some(4));
     }
 }
