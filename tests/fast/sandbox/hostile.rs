@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollout_environment::{Environment, OutputStream, Upload};
+use rollout_environment::{Environment, FailureKind, OutputStream, Upload};
 use rollout_tests::sandbox::{self, CapturedOutput, file, output, run, shell};
 use tokio::io::AsyncReadExt as _;
 
@@ -37,6 +37,23 @@ async fn supervisor_killed_from_inside_survives() {
     assert_eq!(code, 137);
     assert_eq!(output(environment, "echo alive").await, "alive\n");
     sandbox.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limit_of_supervisor_lowered_from_inside_is_no_shortage_of_the_host() {
+    let lab = SandboxFixture::new();
+    for limit in ["nofile=4:4", "nproc=0:0"] {
+        let sandbox = sandbox::create(&lab.provider).await;
+        let environment = sandbox.as_ref();
+        let (code, printed) = run(environment, &format!("prlimit --pid 1 --{limit}")).await;
+        assert_eq!(code, 0, "{limit}: {printed}");
+        if let Err(failure) =
+            environment.exec(shell("true"), Arc::new(CapturedOutput::default())).await
+        {
+            assert_eq!(failure.kind, FailureKind::NotStarted, "{limit}: {}", failure.chain());
+        }
+        sandbox.destroy().await.expect("destroyed");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
