@@ -105,7 +105,8 @@ fn login_starts(url: &str) -> Vec<LoginStart> {
         starts.push(LoginStart { at, has_scheme, is_of_host });
     }
     // `ssh:` and `git:` without a slash may be hosts.
-    if let Some(scheme) = ["http:", "https:"].iter().find(|scheme| starts_with_word(url, scheme)) {
+    let schemes = ["http:", "https:", "nats:", "tls:", "s3:"];
+    if let Some(scheme) = schemes.iter().find(|scheme| starts_with_word(url, scheme)) {
         starts.push(LoginStart { at: scheme.len(), has_scheme: true, is_of_host: true });
     }
     starts.push(LoginStart { at: 0, has_scheme: false, is_of_host: true });
@@ -279,6 +280,9 @@ mod tests {
             ("me:pw@h:r@v1", "me@h:r@v1"),
             ("https:me:pw@h/r", "https:h/r"),
             ("HTTPS:token@h/r", "HTTPS:h/r"),
+            ("nats:me:pw@h:4222", "nats:h:4222"),
+            ("tls:token@h", "tls:h"),
+            ("s3:me:pw@h/b", "s3:h/b"),
         ] {
             assert_eq!(without_secrets(url), shown, "{url}");
         }

@@ -207,7 +207,9 @@ impl Call {
         let mut reply = Response::new(ReplyBody::Pieces(receiver));
         *reply.status_mut() = parts.status;
         *reply.headers_mut() = headers::end_to_end(&parts.headers);
-        if stream.may_change() {
+        // A client that knows the length of a stream could take it for whole before its end is recorded, and
+        // the end of a connection is not waited for after the last event.
+        if stream.may_change() || stream.is_stream() {
             reply.headers_mut().remove(CONTENT_LENGTH);
         }
         let mut end = match head.send(reply) {
@@ -428,12 +430,7 @@ fn reply_form(status: StatusCode, headers: &HeaderMap, server: &ModelServer) -> 
         return ReplyForm::Error(server.redactor());
     }
     let kind = text(CONTENT_TYPE).to_ascii_lowercase();
-    // Clients of a reply of known length do not wait for the end of the connection.
-    if kind.starts_with("text/event-stream") && !headers.contains_key(CONTENT_LENGTH) {
-        ReplyForm::Events
-    } else {
-        ReplyForm::Pieces
-    }
+    if kind.starts_with("text/event-stream") { ReplyForm::Events } else { ReplyForm::Pieces }
 }
 
 /// The next frame of a reply. The rest after the last event of a stream is not waited for longer

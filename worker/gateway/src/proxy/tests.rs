@@ -308,6 +308,32 @@ async fn reply_whose_end_is_missing_is_no_answer() {
 }
 
 #[tokio::test]
+async fn stream_of_known_length_is_read_as_any_stream() {
+    const EVENTS: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\n\
+                          data: {\"choices\":[],\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":1}}\n\n\
+                          data: [DONE]\n\n";
+    let directory = tempfile::tempdir().expect("a directory");
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+    let url = format!("http://{}/v1", listener.local_addr().expect("an address"));
+    let _server = supervise::spawn("server", async move {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        let mut request = [0; 4096];
+        let _read = stream.read(&mut request).await;
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n";
+        let reply = format!("{head}content-length: {}\r\n\r\n{EVENTS}", EVENTS.len());
+        let _sent = stream.write_all(reply.as_bytes()).await;
+    });
+    let budget = TryBudget { limits: BudgetLimits::default(), output_reserve: 10 };
+    let gateway = Gateway::new();
+    let upstream = upstream(&url, 1.0, None);
+    let opened = open_with(&gateway, upstream, Some(budget), directory.path()).await;
+    let variables = opened.serve(HOST).await.expect("served");
+    assert_eq!(call(variables).await.body(), EVENTS);
+    let used = opened.close(None).await.used;
+    assert_eq!((used.calls, used.tokens, used.unpriced_calls), (1, 3, 1));
+}
+
+#[tokio::test]
 async fn call_that_agent_gives_up_is_unanswered_and_free_only_if_server_does_not_answer() {
     let directory = tempfile::tempdir().expect("a directory");
     let unused = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
