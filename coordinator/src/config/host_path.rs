@@ -66,9 +66,14 @@ impl HostSource {
 }
 
 impl HostAccess<'_> {
+    /// Whether the document is of a user who started this program.
+    pub(super) const fn is_of_this_user(self) -> bool {
+        matches!(self, Self::Everything)
+    }
+
     /// Why a document may not have a text at a key; `None` if it may.
     pub(super) fn refusal(self, key: Key, written: &str) -> Option<String> {
-        if matches!(self, Self::Everything) {
+        if self.is_of_this_user() {
             return None;
         }
         match key.kind {

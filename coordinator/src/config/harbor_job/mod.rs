@@ -94,7 +94,7 @@ pub(super) fn translate(
         key: String::new(),
         message: "this is a job file of Harbor: it is read with Harbor's keys and defaults".into(),
     });
-    let is_of_this_user = matches!(host, HostAccess::Everything);
+    let is_of_this_user = host.is_of_this_user();
     Translation { file, is_of_this_user, problems }.job(root)
 }
 
