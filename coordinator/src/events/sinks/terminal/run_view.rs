@@ -170,7 +170,7 @@ impl RunView {
         self.line(match level {
             StopLevel::Drain => format!(
                 "stopping: running {noun} finish their phase, the rest stays pending; \
-                 interrupt again to kill them at once"
+                 a second Ctrl-C or SIGTERM kills them at once"
             ),
             StopLevel::Kill => format!("stopping at once: running {noun} are killed"),
         });

@@ -92,6 +92,7 @@ fn event_lines_with_control_characters_are_escaped() {
         ]
     );
     assert!(lines[3].starts_with("stopping: "), "{}", lines[3]);
+    assert!(lines[3].ends_with("a second Ctrl-C or SIGTERM kills them at once"), "{}", lines[3]);
     assert_eq!(lines[4], "warning: disk\\nfull");
     assert_eq!(view.take_lines(), [""; 0]);
 }
