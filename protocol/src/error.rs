@@ -237,7 +237,8 @@ pub struct TrialError {
 }
 
 impl TrialError {
-    /// An error in the phase of its type. The message is shortened to its limit.
+    /// An error in the phase of its type. The message is shortened to its limit, with its end if it has
+    /// several lines.
     pub fn new(
         kind: ErrorType,
         code: ErrorCode,
@@ -245,7 +246,7 @@ impl TrialError {
         retry: RetryClass,
         message: impl Into<String>,
     ) -> Self {
-        let message = limits::shorten(message.into(), limits::ERROR_MESSAGE_BYTES);
+        let message = limits::shorten_lines(message.into(), limits::ERROR_MESSAGE_BYTES);
         Self { kind, message, code, class, phase: kind.phase(), retry, before_agent: false }
     }
 
@@ -308,6 +309,16 @@ mod tests {
         assert!(error.message.len() <= limits::ERROR_MESSAGE_BYTES);
         let agent = TrialError { class: ErrorClass::Agent, ..error };
         assert!(!agent.is_retryable());
+    }
+
+    #[test]
+    fn error_of_failed_command_keeps_the_end_of_its_output() {
+        let printed = "Collecting package\n".repeat(200);
+        let message = format!("cannot build the image: exit code 1\n{printed}ERROR: not found");
+        let error = TrialError::unsupported(message);
+        assert!(error.message.starts_with("cannot build the image: exit code 1\n"));
+        assert!(error.message.ends_with("\nERROR: not found"), "{}", error.message);
+        assert!(error.message.len() <= limits::ERROR_MESSAGE_BYTES);
     }
 
     #[test]

@@ -443,6 +443,29 @@ pub fn shorten(mut text: String, max: usize) -> String {
     text
 }
 
+/// Shortens `text` to at most `max` bytes. Of several lines, the first one stays, which says what failed,
+/// and the last ones, where a failed command says why. The cut is marked.
+pub fn shorten_lines(text: String, max: usize) -> String {
+    const MARK: &str = "\n…\n";
+    if text.len() <= max {
+        return text;
+    }
+    let Some((first, rest)) = text.trim_end().split_once('\n') else { return shorten(text, max) };
+    let head = shorten(first.to_owned(), max / 2);
+    let room = max.saturating_sub(head.len() + MARK.len());
+    if rest.len() <= room {
+        return format!("{head}\n{rest}");
+    }
+    let mut from = rest.len() - room;
+    while !rest.is_char_boundary(from) {
+        from += 1;
+    }
+    let end = &rest[from..];
+    // Of a last line that is longer, its end stays.
+    let end = end.split_once('\n').map_or(end, |(_, whole)| whole);
+    format!("{head}{MARK}{end}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -459,5 +482,26 @@ mod tests {
         assert_eq!(shorten("abc".into(), 3), "abc");
         let cut = shorten("äöü".repeat(10), 11);
         assert!(cut.len() <= 11 && cut.ends_with('…'), "{cut}");
+    }
+
+    #[test]
+    fn shorten_lines_at_limit_keeps_the_first_line_and_the_last_ones() {
+        assert_eq!(shorten_lines("a\nb".into(), 3), "a\nb");
+        let text = format!("it failed:\n{}the reason\nthe end\n", "noise\n".repeat(20));
+        let cut = shorten_lines(text, 50);
+        assert_eq!(cut, "it failed:\n…\nnoise\nnoise\nthe reason\nthe end");
+        assert!(cut.len() <= 50, "{cut}");
+
+        let long_end = shorten_lines(format!("it failed:\n{}the end", "ä".repeat(40)), 30);
+        assert!(
+            long_end.starts_with("it failed:\n…\nä") && long_end.ends_with("äthe end"),
+            "{long_end}"
+        );
+        assert!(long_end.len() <= 30, "{long_end}");
+
+        let long_first = shorten_lines(format!("{}\nthe end", "ö".repeat(40)), 40);
+        assert!(long_first.ends_with("ö …\nthe end") && long_first.len() <= 40, "{long_first}");
+        let one_line = shorten_lines("ü".repeat(40), 11);
+        assert!(one_line.len() <= 11 && one_line.ends_with('…'), "{one_line}");
     }
 }

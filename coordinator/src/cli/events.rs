@@ -12,7 +12,7 @@ use super::output::Printer;
 use super::run_place::RunPlace;
 use super::{hook_events, search_dir};
 use crate::config::local_time;
-use crate::events::sinks::terminal::format::{duration, number};
+use crate::events::sinks::terminal::format::{duration, number, plural};
 use crate::results::escape;
 use crate::results::known_cost::NullUnknownCosts;
 use crate::results::view::NumberedEvent;
@@ -124,7 +124,7 @@ pub(super) fn line(event: &NumberedEvent) -> String {
 fn describe(kind: &EventKind) -> (&'static str, String) {
     match kind {
         EventKind::RunStarted { job, epoch, total, .. } => {
-            ("run_started", format!("{job}, session {epoch}, {total} trials"))
+            ("run_started", format!("{job}, session {epoch}, {}", plural(*total, "trial")))
         }
         EventKind::RunOpened => ("run_opened", String::new()),
         EventKind::LockTakeover { former, reason } => {
@@ -156,7 +156,7 @@ fn describe(kind: &EventKind) -> (&'static str, String) {
         EventKind::RunStopping { level } => ("run_stopping", word(level)),
         EventKind::RunEnded { cancelled, owed } => {
             let how = if *cancelled { "stopped" } else { "ended" };
-            ("run_ended", format!("{how}, {owed} trials pending"))
+            ("run_ended", format!("{how}, {} pending", plural(*owed, "trial")))
         }
         // The journal has no others.
         _ => ("other", String::new()),
@@ -167,4 +167,18 @@ fn describe(kind: &EventKind) -> (&'static str, String) {
 fn word(value: &impl serde::Serialize) -> String {
     let value = serde_json::to_value(value).unwrap_or_default();
     value.as_str().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::testing::started;
+
+    #[test]
+    fn event_with_one_trial_counts_it_in_the_singular() {
+        let shown = [1, 2].map(|total| describe(&started(total).kind).1);
+        assert_eq!(shown, ["a job, session 1, 1 trial", "a job, session 1, 2 trials"]);
+        let ended = EventKind::RunEnded { cancelled: true, owed: 1 };
+        assert_eq!(describe(&ended).1, "stopped, 1 trial pending");
+    }
 }

@@ -148,8 +148,10 @@ fn resolve_remote(args: &mut RunArgs, executor: &ExecutorArgs) -> Result<(), Cli
     let ExecutorArgs { executor: kind, remote_endpoint, remote_token_env, .. } = executor;
     let Some(endpoint) = remote_endpoint else {
         if *kind == Some(ExecutorKind::Remote) && !has_server(args) {
-            return Err(CliError::usage("cannot use `--executor remote` without a server")
-                .hint("name it with `--remote-endpoint nats://host:4222`"));
+            return Err(CliError::usage("cannot use `--executor remote` without a server").hint(
+                "name it with `--remote-endpoint nats://host:4222`, or with the `http://` or \
+                     `https://` address of a server of `rollout serve`",
+            ));
         }
         return Ok(());
     };
@@ -244,6 +246,14 @@ mod tests {
         ] {
             let error = resolved(words).expect_err(words);
             assert!(error.message.contains(message), "{words}: {}", error.message);
+        }
+    }
+
+    #[test]
+    fn executor_without_endpoint_names_both_kinds_of_servers() {
+        let error = resolved("--executor remote").expect_err("no server");
+        for scheme in ["nats://", "http://", "https://"] {
+            assert!(error.hints.iter().any(|hint| hint.contains(scheme)), "{:?}", error.hints);
         }
     }
 

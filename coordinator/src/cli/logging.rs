@@ -36,9 +36,19 @@ pub(super) struct LogArgs {
     log_format: LogFormat,
 }
 
+impl LogArgs {
+    /// The layout of messages: an object has one line.
+    fn layout(self, style: Style) -> Style {
+        match self.log_format {
+            LogFormat::Text => style,
+            LogFormat::Json => Style::PLAIN,
+        }
+    }
+}
+
 /// Starts logging at `level`, or with the filter in the environment variable.
 pub(super) fn start(level: LogLevel, args: LogArgs, screen: Screen, style: Style) {
-    install(level, args, LogTarget::Screen(screen), style);
+    install(level, args, LogTarget::Screen(screen, args.layout(style)), style);
 }
 
 /// The thread that writes the messages of this process, if one does.
@@ -51,7 +61,8 @@ static THREAD: OnceLock<LogThread> = OnceLock::new();
 pub(super) fn start_on_thread(level: LogLevel, args: LogArgs, screen: Screen, style: Style) {
     let started = LogThread::start(screen.clone()).ok();
     let queue = started.map(|thread| THREAD.get_or_init(|| thread).queue());
-    install(level, args, queue.map_or(LogTarget::Screen(screen), LogTarget::Queue), style);
+    let on_screen = LogTarget::Screen(screen, args.layout(style));
+    install(level, args, queue.map_or(on_screen, LogTarget::Queue), style);
 }
 
 /// Waits a moment until the thread has written the messages so far.
@@ -104,8 +115,8 @@ fn directives(level: LogLevel) -> String {
 
 /// The place of messages.
 enum LogTarget {
-    /// Each is written at once.
-    Screen(Screen),
+    /// Each is written at once, in lines that fit.
+    Screen(Screen, Style),
     /// A thread writes them.
     #[cfg(feature = "nats")]
     Queue(LogQueue),
@@ -142,7 +153,10 @@ impl Drop for LogMessage<'_> {
             return;
         }
         match self.target {
-            LogTarget::Screen(screen) => screen.write(&self.text),
+            LogTarget::Screen(screen, style) => {
+                let text = String::from_utf8_lossy(&self.text);
+                screen.write(style.wrapped(&text).as_bytes());
+            }
             #[cfg(feature = "nats")]
             LogTarget::Queue(queue) => queue.add(std::mem::take(&mut self.text)),
         }
@@ -167,6 +181,24 @@ mod tests {
 
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
+        }
+    }
+
+    #[test]
+    fn message_on_terminal_is_wrapped_between_words_and_an_object_is_not() {
+        let style = Style { colours: false, width: Some(20) };
+        for (log_format, expected) in [
+            (LogFormat::Text, "INFO the driver\n  cannot limit it\n"),
+            (LogFormat::Json, "INFO the driver cannot limit it\n"),
+        ] {
+            let shown = LoggedText::default();
+            let layout = LogArgs { log_format }.layout(style);
+            let target = LogTarget::Screen(Screen::lines(Box::new(shown.clone())), layout);
+            let mut message = target.make_writer();
+            message.write_all(b"INFO the driver cannot limit it\n").expect("written");
+            drop(message);
+            let text = shown.0.lock().expect("not poisoned").clone();
+            assert_eq!(String::from_utf8_lossy(&text), expected);
         }
     }
 

@@ -47,8 +47,8 @@ fn interrupted_run_leaves_no_bar_and_whole_words_on_terminal() {
     let output = output_until_end(&mut terminal, output, ExitCode::Cancelled);
     let lines = Screen::after(&output, COLUMNS.into()).lines();
     assert!(!lines.iter().any(|line| line.contains(['█', '░'])), "{lines:#?}");
-    let stopping = "stopping: running trials finish their phase, the rest stays pending; interrupt \
-                    again to kill them at once";
+    let stopping = "stopping: running trials finish their phase, the rest stays pending; a second \
+                    Ctrl-C or SIGTERM kills them at once";
     assert_wrapped_between_words(&lines, &[stopping]);
     assert_nothing_left(&project);
 }

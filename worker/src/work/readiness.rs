@@ -26,9 +26,9 @@ const MAX_PRINTED: usize = 1024;
 
 /// The hints for a healthcheck of an image that fails: a search has none of its own.
 const TASK_HINT: &str = "; the CMD of the image does not run here: a healthcheck or a \
-    start_grace_sec of the task replaces this wait";
+    start_grace_sec of the task replaces this wait; a program of its ENTRYPOINT runs";
 const SEARCH_HINT: &str = "; the CMD of the image does not run here: a start_grace_sec of the \
-    environment replaces this wait";
+    environment replaces this wait; a program of its ENTRYPOINT runs";
 
 /// The description of an environment that is waited for.
 #[derive(Debug, Clone, Copy)]

@@ -11,6 +11,7 @@ use super::{LiveRun, ServerArgs};
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::cli::remote_api::{self, RunUrl};
+use crate::events::sinks::terminal::format::plural;
 
 /// Cancel trials of a run: they settle as cancelled
 ///
@@ -104,8 +105,9 @@ fn print_receipt(
         let text = serde_json::to_string(receipt).expect("text keys only");
         printer.data(&format!("{text}\n"))?;
     } else if refused.is_none() {
+        let named = plural(*named, "trial");
         printer.data(&format!(
-            "{named} trials selected: {ended} cancelled, {settled} keep their result\n"
+            "{named} selected: {ended} cancelled, {settled} with a result that stays\n"
         ))?;
     }
     match refused {

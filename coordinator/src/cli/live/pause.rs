@@ -7,6 +7,7 @@ use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
 use super::{LiveRun, ServerArgs};
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
+use crate::events::sinks::terminal::format::plural;
 
 /// Hint for the directory of a search.
 const SEARCH_HINT: &str =
@@ -67,8 +68,8 @@ fn print_receipt(
         printer.json(receipt)?;
     } else if refused.is_none() {
         let running = running.unwrap_or_default();
-        printer
-            .data(&format!("{done}: {named} trials without a result, {running} of them run\n"))?;
+        let named = plural(*named, "trial");
+        printer.data(&format!("{done}: {named} without a result, {running} running\n"))?;
     }
     match refused {
         None => Ok(ExitCode::Success),

@@ -12,6 +12,7 @@ use super::target::{CommandAnswer, late};
 use crate::cli::error::CliError;
 use crate::cli::hint_command::CommandHint;
 use crate::cli::output::Printer;
+use crate::events::sinks::terminal::format::plural;
 
 /// How long a command without an answer is sent again: a coordinator may be busy for seconds.
 const MAX_SILENCE: Duration = Duration::from_secs(60);
@@ -71,7 +72,8 @@ fn print_receipt(
         printer.json(receipt)?;
     } else if refused.is_none() {
         let reopened = reopened.unwrap_or_default();
-        printer.data(&format!("{named} trials selected: {reopened} run again\n"))?;
+        let named = plural(*named, "trial");
+        printer.data(&format!("{named} selected: {reopened} to run again\n"))?;
         if reopened > 0 {
             printer.note(
                 "the session that runs keeps its agents, tasks and settings: corrections take effect \

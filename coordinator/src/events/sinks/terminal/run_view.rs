@@ -15,6 +15,9 @@ use crate::results::escape;
 /// Maximum number of pending lines; more are only counted.
 const MAX_WAITING_LINES: usize = 500;
 
+/// Between the lines of a text about one item: none may look like the line of another item.
+const NEXT_LINE: &str = "\n  ";
+
 /// The shared part of a view.
 #[derive(Debug)]
 pub(super) struct RunView {
@@ -167,13 +170,14 @@ impl RunView {
         self.line(match level {
             StopLevel::Drain => format!(
                 "stopping: running {noun} finish their phase, the rest stays pending; \
-                 interrupt again to kill them at once"
+                 a second Ctrl-C or SIGTERM kills them at once"
             ),
             StopLevel::Kill => format!("stopping at once: running {noun} are killed"),
         });
     }
 
-    /// Adds a line about one item.
+    /// Adds a line about one item. Further lines of the text, such as the output of a failed build, are
+    /// indented below it.
     pub(super) fn item_line(&mut self, word: &str, item: &str, text: &str) {
         let padded = format!("{word:<10}");
         let word = match word {
@@ -181,7 +185,8 @@ impl RunView {
             "failed" => self.style.failure(&padded),
             _ => self.style.warning(&padded),
         };
-        self.line(format!("{word} {}  {}", escape::line(item), escape::line(text)));
+        let lines: Vec<_> = text.trim_end().lines().map(escape::line).collect();
+        self.line(format!("{word} {}  {}", escape::line(item), lines.join(NEXT_LINE)));
     }
 
     /// Adds a line.

@@ -92,8 +92,25 @@ fn event_lines_with_control_characters_are_escaped() {
         ]
     );
     assert!(lines[3].starts_with("stopping: "), "{}", lines[3]);
+    assert!(lines[3].ends_with("a second Ctrl-C or SIGTERM kills them at once"), "{}", lines[3]);
     assert_eq!(lines[4], "warning: disk\\nfull");
     assert_eq!(view.take_lines(), [""; 0]);
+}
+
+#[test]
+fn failed_trial_with_text_of_several_lines_has_them_below_each_other() {
+    let now = Instant::now();
+    let mut view = view(now);
+    let text = "exit code 1\nThe last lines:\ncompleted  \x1b[2J\nERROR: no match";
+    let verdict = failed(error(ErrorType::EnvironmentBuildFailed, ErrorClass::Task, text));
+    view.apply(&settled(2, settlement(trial("cpe", "four", 1), 1, verdict)), now);
+    let lines = view.take_lines();
+    let shown = lines.last().expect("a line");
+    assert_eq!(
+        *shown,
+        "failed     cpe/data/four__1  environment_build_failed: exit code 1\n  The last lines:\n  \
+         completed  \\x1b[2J\n  ERROR: no match (2.5s)"
+    );
 }
 
 /// A view of a resumed run after the replay.

@@ -111,7 +111,8 @@ async fn eval_with_failed_healthcheck_of_its_image_runs_no_command() {
     let (kind, code, message) = failed(&record);
     assert_eq!((kind, code), (ErrorType::EnvironmentStartFailed, &ErrorCode::UNHEALTHY));
     let words = "the HEALTHCHECK of the image failed 2 times in a row: it ended with code 7; the \
-                 CMD of the image does not run here: a start_grace_sec of the environment";
+                 CMD of the image does not run here: a start_grace_sec of the environment replaces this \
+                 wait; a program of its ENTRYPOINT runs";
     assert!(message.contains(words), "{message}");
     let error = record.error.as_ref().expect("an error");
     assert_eq!(error.phase, Phase::EnvironmentSetup, "it says nothing about the idea");
